@@ -1,0 +1,1 @@
+"""What can go wrong: facts about a machine, and what follows from them."""
