@@ -76,6 +76,7 @@ class Lock(_Table):
 
     cutoff: Date
     machines: Annotated[list[Literal["x86_64", "aarch64"]], Field(min_length=1)]
+    override: dict[str, Text] = {}
     exclude: dict[str, Text] = {}
     torch: dict[Literal["x86_64", "aarch64"], list[Sha256]] = {}
 
