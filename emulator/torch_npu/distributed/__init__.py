@@ -1,0 +1,46 @@
+"""The hccl backend: torch's gloo on the memory of npu tensors, under torch_npu's names."""
+
+import datetime
+
+import npu_device
+import torch.distributed as dist
+
+DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+class Options(dist.Backend.Options if hasattr(dist.Backend, "Options") else object):
+    """ProcessGroupHCCL.Options: what code sets on it is kept, the timeout is used."""
+
+    def __init__(self, is_high_priority_stream=False):
+        if hasattr(dist.Backend, "Options"):
+            super().__init__("hccl", DEFAULT_TIMEOUT)
+        self.is_high_priority_stream = is_high_priority_stream
+        self.hccl_config = {}
+        self.op_timeout = DEFAULT_TIMEOUT
+        self.group_id = ""
+
+
+class ProcessGroupHCCL(npu_device.ProcessGroupHCCL):
+    """A group of ranks over a store. Takes npu tensors only; a CPU tensor raises as on a device."""
+
+    Options = Options
+
+    def __init__(self, store, rank, size, options=None):
+        timeout = getattr(options, "_timeout", options) or DEFAULT_TIMEOUT
+        super().__init__(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
+
+
+def _create(backend, options):
+    """For torch.distributed: group of a _DistributedBackendOptions."""
+    return ProcessGroupHCCL(backend.store, backend.group_rank, backend.group_size, backend.timeout)
+
+
+def is_hccl_available() -> bool:
+    """Whether collectives on the npu exist: always."""
+    return True
+
+
+def activate() -> None:
+    """Make "hccl" known to torch.distributed as the backend of npu tensors. Called once, when torch_npu is imported."""
+    dist.Backend.register_backend("hccl", _create, extended_api=True, devices=["npu"])
+    dist.is_hccl_available = is_hccl_available

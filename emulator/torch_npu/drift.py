@@ -1,0 +1,125 @@
+"""Every difference between the pinned code and what it runs on here, with its reason. The only place for such things.
+
+Three kinds: the installed torch is newer than the pins' torch 2.7.1; a compiled module needs CANN; a package that exists on
+NPU machines (MindSpeed) is absent. A drift of the first kind goes away when the pins move to a newer torch.
+"""
+
+import functools
+import importlib.util
+import inspect
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from . import import_hooks
+
+EMULATOR = Path(__file__).resolve().parent.parent
+
+
+def activate() -> None:
+    """Put all drifts in place. Called once, when torch_npu is imported."""
+    _torch()
+    _vllm()
+    _vllm_ascend()
+    _megatron()
+    _mindspeed()
+    import_hooks.activate()
+
+
+def _torch():
+    """torch >= 2.9 takes only Python integers as split sizes; verl and Megatron pass numpy integers and tensors."""
+    original = c10d.all_to_all_single
+
+    @functools.wraps(original)
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, *args, **kwargs):
+        return original(output, input, _integers(output_split_sizes), _integers(input_split_sizes), *args, **kwargs)
+
+    dist.all_to_all_single = c10d.all_to_all_single = all_to_all_single
+
+
+def _integers(sizes):
+    return None if sizes is None else [int(size) for size in sizes]
+
+
+def _vllm():
+    """torch >= 2.9 calls the function that vLLM 0.11.0 puts in InliningInstructionTranslator's place with more arguments."""
+    reason = "torch >= 2.9 passes more arguments to inline_call_"
+    module = "vllm.compilation.decorators"
+    old = "def patched_inline_call(parent, func, args, kwargs):"
+    import_hooks.edit(module, old, old.replace("kwargs)", "kwargs, **more)"), reason)
+    old = "return inline_call(parent, func, args, kwargs)\n"
+    import_hooks.edit(module, old, old.replace("kwargs)", "kwargs, **more)"), reason)
+
+
+def _vllm_ascend():
+    """vllm-ascend's wheel has compiled modules that link to CANN: a stand-in is loaded in their place, also from a source
+    tree, which has none. Its _build_info is written when it is compiled."""
+    import_hooks.replace("vllm_ascend.vllm_ascend_C", str(EMULATOR / "vllm_ascend_C.py"))
+    import_hooks.replace("vllm_ascend._build_info", _build_info)
+
+
+def _build_info(module):
+    module.__soc_version__ = "ASCEND910B1"
+    module.__sleep_mode_enabled__ = True
+
+
+def _megatron():
+    @import_hooks.after("megatron.core.dist_checkpointing.strategies.filesystem_async")
+    def serialization_format(module):
+        """torch >= 2.9: the private _write_item that Megatron-core 0.12.1 calls has one more required argument."""
+        original = module._write_item
+        if "serialization_format" not in inspect.signature(original).parameters:
+            return
+        from torch.distributed.checkpoint.filesystem import SerializationFormat
+
+        module._write_item = functools.partial(original, serialization_format=SerializationFormat.TORCH_SAVE)
+
+    if importlib.util.find_spec("mindspeed") is not None:
+        return
+
+    @import_hooks.before("megatron.core")
+    def transformer_engine(_):
+        """MindSpeed absent: torch.cuda means torch.npu, and a stand-in serves for TransformerEngine."""
+        from npu_transformer_engine.install import install
+
+        from .contrib import transfer_to_npu  # noqa: F401
+
+        install()
+
+    @import_hooks.after("megatron.core.jit")
+    def eager_fuser(module):
+        """Inductor has no npu backend here; MindSpeed, where it exists, makes the fuser an identity as well."""
+        module.jit_fuser = _identity
+
+    @import_hooks.after("verl.utils.megatron.tensor_parallel")
+    def eager_entropy(module):
+        """As above: vocab_parallel_entropy compiles an inner function. vLLM's graph mode needs the real torch.compile, so
+        only this module sees another one."""
+        module.torch = _TorchWithoutInductor()
+
+
+def _identity(function=None, **options):
+    """torch.compile that compiles nothing, with or without options."""
+    return (lambda f: f) if function is None else function
+
+
+class _TorchWithoutInductor:
+    """torch, except that compile does nothing."""
+
+    compile = staticmethod(_identity)
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def _mindspeed():
+    """torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda; the functions that
+    MindSpeed 35da6ac puts in its place take no argument."""
+    for module in ("mindspeed.core.fusions.grouped_matmul", "mindspeed.core.transformer.moe.grouped_gemm_util"):
+
+        @import_hooks.after(module)
+        def takes_a_device(module):
+            original = module.get_device_capability
+            module.get_device_capability = lambda *device: original()

@@ -1,0 +1,3 @@
+"""Operators of the ATB library."""
+
+from . import _atb_ops  # noqa: F401

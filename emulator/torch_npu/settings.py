@@ -1,0 +1,89 @@
+"""What the environment says about the emulated NPU. Every value has a default; a value that cannot be used names itself."""
+
+import os
+
+DEVICES = "NPU_EMULATOR_DEVICES"
+MEMORY_GIB = "NPU_EMULATOR_MEMORY_GIB"
+POISON = "NPU_EMULATOR_POISON"
+DEFER = "NPU_EMULATOR_DEFER"
+TRACE = "NPU_EMULATOR_TRACE"
+SOC = "NPU_EMULATOR_SOC"
+CANN = "NPU_EMULATOR_CANN"
+TORCH_NPU = "NPU_EMULATOR_TORCH_NPU"
+
+POISON_LEVELS = {"off": 0, "fresh": 1, "freed": 2}
+
+# soc version as torch_npu reports it -> name; 22x are Atlas A2 devices, 25x Atlas A3
+SOC_NAMES = {223: "Ascend910B2", 250: "Ascend910_9391"}
+
+
+class SettingError(RuntimeError):
+    """An environment variable of the emulator has a value that cannot be used."""
+
+
+def _number(name, default, kind):
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise SettingError(f"{name} must be a number above 0, found {text!r}. Unset it for the default, {default}.")
+    return value
+
+
+def installed_devices() -> int:
+    """Devices of the machine, before ASCEND_RT_VISIBLE_DEVICES hides some."""
+    return _number(DEVICES, 8, int)
+
+
+def memory_bytes() -> int:
+    """Memory of one device in bytes."""
+    return int(_number(MEMORY_GIB, 64.0, float) * 2**30)
+
+
+def poison_level() -> int:
+    """0 off, 1 fresh memory is filled with 0xFF (NaN in every float type), 2 freed memory too."""
+    text = os.environ.get(POISON, "").strip() or "off"
+    if text not in POISON_LEVELS:
+        raise SettingError(f"{POISON} must be one of {', '.join(POISON_LEVELS)}, found {text!r}. Unset it for 'off'.")
+    return POISON_LEVELS[text]
+
+
+def deferred_copies() -> bool:
+    """Whether a non-blocking copy to the host lands only at the next synchronisation."""
+    text = os.environ.get(DEFER, "").strip() or "1"
+    if text not in ("0", "1"):
+        raise SettingError(f"{DEFER} must be 0 or 1, found {text!r}. Unset it for 1.")
+    return text == "1"
+
+
+def trace_folder() -> str | None:
+    """Folder for the trace files, None for no trace."""
+    return os.environ.get(TRACE) or None
+
+
+def soc_version() -> int:
+    """What torch_npu.npu.get_soc_version() returns."""
+    version = _number(SOC, 223, int)
+    if version not in SOC_NAMES:
+        known = ", ".join(f"{number} ({name})" for number, name in SOC_NAMES.items())
+        raise SettingError(f"{SOC} must be one of {known}, found {version}. Unset it for 223.")
+    return version
+
+
+def soc_name() -> str:
+    """Name of the chip, as acl.get_soc_name() and torch.npu.get_device_name() return it."""
+    return SOC_NAMES[soc_version()]
+
+
+def cann_version() -> str:
+    """Version of CANN that code under test sees (torch.version.cann)."""
+    return os.environ.get(CANN) or "8.3.RC1"
+
+
+def torch_npu_version() -> str:
+    """Version of torch_npu that code under test sees."""
+    return os.environ.get(TORCH_NPU) or "2.7.1"
