@@ -1,14 +1,13 @@
 """Seeds each rollout from (seed, step, data-parallel rank), so that a resumed run samples what the unbroken one would.
 
 verl keeps the random state of generation in the worker and not in its checkpoints, and at 21271aa and 0.6.0
-overwrites the state that it seeded per rank (megatron_workers.py, `_build_rollout` then `trainer_mode`). Loaded through
-verl's own extension point, `actor_rollout_ref.model.external_lib`.
+overwrites the state that it seeded per rank (megatron_workers.py, `_build_rollout` then `trainer_mode`).
 """
 
 import functools
 
 from verl.utils.device import get_torch_device
-from verl.workers import megatron_workers
+from verl.workers.megatron_workers import ActorRolloutRefWorker
 
 STRIDE = 1_000_003  # a prime far above any number of ranks: no (step, rank) pair meets another
 
@@ -18,8 +17,12 @@ def generation_seed(base: int, step: int, rank: int) -> int:
     return base + step * STRIDE + rank
 
 
-def seeded(generate_sequences):
-    """Wraps `ActorRolloutRefWorker.generate_sequences`: sets the state that `rollout_mode` will switch to."""
+def install() -> None:
+    """Sets, before each rollout of a worker, the random state that its `rollout_mode` switches to."""
+    ActorRolloutRefWorker.generate_sequences = _seeded(ActorRolloutRefWorker.generate_sequences)
+
+
+def _seeded(generate_sequences):
 
     @functools.wraps(generate_sequences)
     def generate(worker, prompts):
@@ -33,7 +36,3 @@ def seeded(generate_sequences):
         return generate_sequences(worker, prompts)
 
     return generate
-
-
-worker_class = megatron_workers.ActorRolloutRefWorker
-worker_class.generate_sequences = seeded(worker_class.generate_sequences)

@@ -1,0 +1,118 @@
+"""The exact command of a run and the environment it gets: what `command`, `env.json` and `--dry-run` show."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from errors import UserError
+from recipes.compose import HOME
+
+RUN_MARK = "ASCEND_RL_RUN"  # in the environment of everything that a run starts
+UNSET = ("RAY_ADDRESS",)  # would send the run's processes to another Ray cluster
+
+# Said for every run unless the recipe or the user's environment says otherwise.
+DEFAULTS = {
+    "HYDRA_FULL_ERROR": "1",  # the whole cause in the log
+    "PYTHONUNBUFFERED": "1",  # the log is a file, and is watched
+    "RAY_DEDUP_LOGS": "0",  # else Ray leaves out lines that look alike, such as those of two steps
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH|COOKIE|SESSION", re.IGNORECASE)
+IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run: `arguments`, in `folder`, with `added` on top of the caller's environment less `UNSET`."""
+
+    arguments: list[str]
+    added: dict[str, str]
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment of the run."""
+        return whole(self.added)
+
+    def script(self) -> str:
+        """The command as a shell takes it; secrets that the recipe names are left out."""
+        removed = [word for name in UNSET for word in ("-u", name)]
+        added = [f"{name}={shlex.quote(value)}" for name, value in redacted(self.added).items()]
+        lines = [" ".join(["env", *removed]), *added, *map(shlex.quote, self.arguments)]
+        return f"cd {shlex.quote(str(self.folder))}\n" + " \\\n  ".join(lines) + "\n"
+
+
+def build(run: Path, scratch: Path, added: dict[str, str], placement: list[str]) -> Command:
+    """verl's own entry point on the composed config in `run`, writing nowhere but there and in `scratch`.
+
+    `placement` are further Hydra overrides, such as the checkpoint to resume from.
+    """
+    arguments = [
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(run), "--config-name", "config"),
+        setting("hydra.run.dir", run),
+        "hydra.output_subdir=null",
+        "hydra/job_logging=stdout",
+        setting("trainer.default_local_dir", run / "checkpoints"),
+        setting("++ray_kwargs.ray_init._temp_dir", scratch / "ray"),
+        "++ray_kwargs.ray_init.address=local",
+        *placement,
+    ]
+    return Command(arguments, added, Path.cwd())
+
+
+def added_environment(config: DictConfig, site: Path | None, run: Path | None, scratch: Path | None) -> dict[str, str]:
+    """The variables that a run of this recipe gets. Without `run` and `scratch`: those its preparation gets."""
+    added = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
+    added["ASCEND_RL_HOME"] = os.environ.get("ASCEND_RL_HOME", str(HOME))
+    if run:
+        added[RUN_MARK] = run.name
+        added["VLLM_CACHE_ROOT"] = str(run / "cache" / "vllm")
+    if run and site:
+        added["NPU_EMULATOR_TRACE"] = str(run / "trace")
+    added |= recipe_environment(config)
+    if scratch:
+        added["TMPDIR"] = str(scratch / "tmp")
+    places = [site, HOME / "recipes" / "plugins", added.get("PYTHONPATH") or os.environ.get("PYTHONPATH")]
+    added["PYTHONPATH"] = os.pathsep.join(str(place) for place in places if place)
+    return added
+
+
+def recipe_environment(config: DictConfig) -> dict[str, str]:
+    """`launch.env` of the recipe as texts."""
+    found = OmegaConf.select(config, "launch.env")
+    environment = {}
+    for name, value in (OmegaConf.to_container(found, resolve=True) if found else {}).items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise UserError(
+                f"launch.env.{name}: expected text or a number, found {value!r}; quote it, such as "
+                f"{name}: 'on' (YAML reads on, off, yes and no as true and false)"
+            )
+        environment[str(name)] = str(value)
+    return environment
+
+
+def whole(added: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment with `added` on top, less what would lead the run astray."""
+    return {name: value for name, value in {**os.environ, **added}.items() if name not in UNSET}
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by name, with secrets replaced."""
+    return {
+        name: "(redacted)" if SECRET.search(name) and value else IN_ADDRESS.sub("(redacted)", value)
+        for name, value in sorted(environment.items())
+    }
+
+
+def setting(key: str, value: Path | str) -> str:
+    """A Hydra override for a text, quoted where Hydra's grammar needs it."""
+    text = str(value)
+    if re.fullmatch(r"[\w./-]+", text, re.ASCII):
+        return f"{key}={text}"
+    return f"{key}='" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

@@ -1,0 +1,112 @@
+"""The keys of a composed config: listing them, finding the nearest to a mistyped one, and those verl does not know."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipes import kinds
+
+# Subtrees that take keys which their defaults do not list, and what reads them.
+OPEN = {
+    "launch.env": "environment variables of the run",
+    "launch.model": "arguments of the toy model's config class",
+    "launch.data": "arguments of the toy dataset",
+    "ray_kwargs.ray_init": "arguments of ray.init",
+    "custom_reward_function.reward_kwargs": "arguments of the reward function",
+    "reward_model.reward_kwargs": "arguments of the reward manager",
+    "data.apply_chat_template_kwargs": "arguments of the tokenizer's chat template",
+    "actor_rollout_ref.rollout.engine_kwargs": "arguments of the rollout engine",
+    "actor_rollout_ref.model.override_config": "fields of the Hugging Face config",
+    "actor_rollout_ref.actor.megatron.override_transformer_config": "fields of Megatron's and MindSpeed's config",
+    "actor_rollout_ref.actor.megatron.override_ddp_config": "fields of Megatron's data-parallel config",
+    "actor_rollout_ref.ref.megatron.override_transformer_config": "fields of Megatron's and MindSpeed's config",
+    "critic.megatron.override_transformer_config": "fields of Megatron's and MindSpeed's config",
+    "critic.model.override_config": "fields of the Hugging Face config",
+}
+
+# What `launch:` may hold; the rest of the tree is verl's.
+LAUNCH = {
+    "nodes": {"int"},
+    "matrix": {"text"},
+    "hardware": {"text"},
+    "assets": {"text"},
+    "model": {"mapping"},
+    "data": {"mapping"},
+    "env": {"mapping"},
+}
+
+
+def flatten(config: DictConfig) -> dict[str, object]:
+    """Every key of the tree with its value, dotted, inner nodes included; interpolations stay as they are written."""
+    return dict(_walk(OmegaConf.to_container(config, resolve=False), ""))
+
+
+def leaves(config: DictConfig) -> dict[str, object]:
+    """The keys that hold a value or an empty mapping."""
+    return {key: value for key, value in flatten(config).items() if not (isinstance(value, dict) and value)}
+
+
+def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known keys that `key` was most likely meant to be, best first."""
+    known = list(known)
+    last = key.rsplit(".", 1)[-1]
+    by_last: dict[str, list[str]] = {}
+    for name in known:
+        by_last.setdefault(name.rsplit(".", 1)[-1], []).append(name)
+    candidates = set(difflib.get_close_matches(key, known, n=count, cutoff=0.7))
+    for name in difflib.get_close_matches(last, by_last, n=count, cutoff=0.75):
+        candidates.update(by_last[name])
+
+    def likeness(name: str) -> float:
+        tail = difflib.SequenceMatcher(None, last, name.rsplit(".", 1)[-1]).ratio()
+        return difflib.SequenceMatcher(None, key, name).ratio() + tail
+
+    return sorted(candidates, key=lambda name: (-likeness(name), name))[:count]
+
+
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """The end of a message on an unknown key."""
+    near = nearest(key, known)
+    return f"nearest keys: {', '.join(near)}" if near else "no key is like it"
+
+
+def is_open(key: str) -> bool:
+    """Whether the key lies in a subtree that takes keys beyond its defaults."""
+    return any(key == name or key.startswith(name + ".") for name in OPEN)
+
+
+def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
+    """What a recipe's file says that verl does not know, or with a value of the wrong type; a message each."""
+    known, given = flatten(defaults), flatten(config)
+    reported: list[str] = []
+    for key, value in given.items():
+        if key == "launch" or is_open(key) or any(key.startswith(parent + ".") for parent in reported):
+            continue
+        if key.startswith("launch."):
+            fault = _launch_fault(key, value)
+        elif key not in known:
+            fault = f"{key}: expected a key of verl, found none of that name; {suggestion(key, known)}"
+        elif value == known[key] or isinstance(value, dict):
+            fault = None
+        else:
+            fault = kinds.fault(key, value, config, defaults)
+        if fault:
+            reported.append(key)
+            yield fault
+
+
+def _launch_fault(key: str, value: object) -> str | None:
+    name = key.removeprefix("launch.")
+    if name not in LAUNCH:
+        return f"{key}: expected one of {', '.join('launch.' + known for known in LAUNCH)}; found another key"
+    return kinds.mismatch(key, value, LAUNCH[name])
+
+
+def _walk(node: object, prefix: str) -> Iterator[tuple[str, object]]:
+    if not isinstance(node, dict):
+        return
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        yield key, value
+        yield from _walk(value, key + ".")

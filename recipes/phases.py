@@ -1,0 +1,41 @@
+"""What a run is doing while it prints no step: told from its log."""
+
+import re
+
+# The first lines of each phase, in the order of a start. Read in logs of verl 0.6.0 with vllm-ascend 0.11.0rc1.
+STARTING = [
+    (re.compile(r"Started a local Ray instance"), "starting the task runner"),
+    (re.compile(r"TaskRunner hostname:"), "reading the dataset"),
+    (re.compile(r"Total training steps:"), "starting the workers"),
+    (re.compile(r"Model config after override|config after override"), "building the model"),
+    (re.compile(r"Load(?:ing)? .*(?:checkpoint|weights)|load from dist|start load"), "loading the weights"),
+    (re.compile(r"Capturing|capturing|Graph capturing"), "capturing graphs"),
+    (re.compile(r"Load from checkpoint folder|Resuming from"), "loading the checkpoint"),
+    (re.compile(r"Training from scratch|Training Progress"), "first step"),
+]
+SAVING = re.compile(r"local_global_step_folder:")
+FIRST = "starting Ray"
+
+
+class Phases:
+    """Follows the log line by line; `now` is the phase in words."""
+
+    def __init__(self) -> None:
+        self.now = FIRST
+        self._reached = 0
+
+    def line(self, text: str) -> None:
+        """Takes in a line that is no step."""
+        if SAVING.search(text):
+            self.now = "saving a checkpoint"
+            return
+        for index in range(self._reached, len(STARTING)):
+            pattern, name = STARTING[index]
+            if pattern.search(text):
+                self.now, self._reached = name, index + 1
+                return
+
+    def step(self, number: int) -> None:
+        """Takes in a finished step."""
+        self._reached = len(STARTING)
+        self.now = f"step {number + 1}"

@@ -1,0 +1,12 @@
+"""What a recipe adds to verl's workers, through verl's own extension point `actor_rollout_ref.model.external_lib`.
+
+`recipes/plugins` is on the path of a run's processes; nothing upstream is edited. Importing the package switches on:
+
+- `rollout_seeds`: samples that depend on the seed, the step and the rank alone, so that a resumed run repeats them;
+- `short_collections`: garbage collections that do not walk everything that was imported.
+"""
+
+from rl_plugins import rollout_seeds, short_collections
+
+rollout_seeds.install()
+short_collections.install()

@@ -1,0 +1,78 @@
+"""The machine that a run is started on: devices, ports, disk and temporary folder."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from errors import UserError
+from recipes import keys, launch
+from recipes.command import recipe_environment
+
+EMULATED_DEVICES = 8  # of the emulator, unless NPU_EMULATOR_DEVICES says otherwise
+SMALLEST_SPACE = 64 << 20  # logs, metrics, configs
+STATES_PER_WEIGHT = 8  # a checkpoint against the bf16 weights: bf16 weight, fp32 master and two fp32 moments, rounded up
+
+
+def devices(config: DictConfig) -> Iterator[str]:
+    """As many NPUs as the recipe wants on this machine."""
+    wanted = config.trainer.n_gpus_per_node
+    if OmegaConf.select(config, "launch.hardware") == "emulated":
+        given = recipe_environment(config).get("NPU_EMULATOR_DEVICES", os.environ.get("NPU_EMULATOR_DEVICES"))
+        found, kind = int(given or EMULATED_DEVICES), "emulated NPUs (NPU_EMULATOR_DEVICES)"
+    else:
+        found, kind = sum(1 for path in Path("/dev").glob("davinci*") if path.name[7:].isdigit()), "NPUs (/dev/davinci*)"
+    if found < wanted:
+        yield f"trainer.n_gpus_per_node: expected {wanted} {kind} on this machine, found {found}; lower it"
+    resource = OmegaConf.select(config, "ray_kwargs.ray_init.resources.NPU")
+    if resource is not None and resource < wanted:
+        yield f"ray_kwargs.ray_init.resources.NPU: expected at least {wanted}, found {resource}; raise it"
+
+
+def ports(config: DictConfig) -> Iterator[str]:
+    """The ports that the recipe names are free."""
+    named = {key: OmegaConf.select(config, key) for key in keys.leaves(config) if key.lower().endswith("port")}
+    for key, value in named.items():
+        number = int(value) if isinstance(value, int | str) and str(value).isdecimal() else 0
+        if 0 < number < 65536 and (reason := _taken(number)):
+            yield f"{key}: expected port {number} to be free, found: {reason}; stop what uses it or set another"
+
+
+def sockets(_: DictConfig) -> Iterator[str]:
+    """A temporary folder in which Ray's sockets have paths that the system takes."""
+    try:
+        launch.scratch_folder()
+    except UserError as error:
+        yield str(error)
+
+
+def disk(run: Path, weights: int, config: DictConfig) -> Iterator[str]:
+    """Room for the run directory, and the right to write there."""
+    place = next(parent for parent in [run, *run.parents] if parent.exists())
+    if not place.is_dir():
+        yield f"{run}: expected to make a folder there, found that {place} is a file; use --run-dir"
+        return
+    if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_flag & os.ST_RDONLY:
+        yield f"{run}: expected a writable place, found {place} read-only; use --run-dir"
+        return
+    saves = OmegaConf.select(config, "trainer.save_freq") or -1
+    wanted = SMALLEST_SPACE + (STATES_PER_WEIGHT * weights if saves > 0 else 0)
+    free = shutil.disk_usage(place).free
+    if free < wanted:
+        yield (
+            f"{run}: expected {wanted >> 20} MiB free for logs and one checkpoint, found {free >> 20} MiB on the disk "
+            f"of {place}; free some or use --run-dir"
+        )
+
+
+def _taken(port: int) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.strerror
+    return None

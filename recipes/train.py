@@ -1,0 +1,209 @@
+"""`invoke train`: compose, check, launch, watch, and say how it went."""
+
+import contextlib
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+import matrix as matrices
+from errors import UserError
+from recipes import command, failure, launch, metrics, preflight, resume, rundir
+from recipes.compose import Recipe, compose
+from recipes.resume import Start
+
+EMULATED = "emulated"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for on the command line."""
+
+    recipe: str
+    matrix: str | None = None
+    nodes: int | None = None
+    settings: Sequence[str] = ()
+    run_dir: str | None = None
+    rehearse: bool = False
+    root: str | None = None
+
+
+def train(order: Order, dry_run: bool = False) -> int:
+    """Trains a recipe; the exit code. Raises UserError for whatever the user can put right."""
+    _refuse_what_is_not_there(order)
+    recipe = compose(order.recipe, order.settings)
+    chosen = _matrix(order, recipe.config)
+    path = _run_path(order, recipe)
+    earlier = rundir.is_run(path)
+    if dry_run:
+        return _show(recipe, path, earlier)
+    site = _site(recipe.config)
+    _assets(recipe, site)
+    preflight.check(recipe.config, path)
+    with _open(recipe, path, earlier, chosen) as (run, start):
+        total = total_steps(recipe.config)
+        if total is not None and start.step >= total:
+            print(f"{run.path}: all {total} steps are done; nothing to do")
+            return 0
+        return _run(recipe, run, start, site, total)
+
+
+def total_steps(config: DictConfig) -> int | None:
+    """The number of training steps, where the recipe says it or the dataset's size gives it."""
+    given = OmegaConf.select(config, "trainer.total_training_steps")
+    if given is not None:
+        return given
+    rows = preflight.training_rows(config)
+    if rows is None:
+        return None
+    return rows // config.data.train_batch_size * config.trainer.total_epochs
+
+
+def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, total: int | None) -> int:
+    from recipes.watch import watch
+
+    scratch = launch.make_scratch()
+    try:
+        ordered = _command(recipe.config, run.path, scratch, site, start)
+        rundir.update(run, _command_files(ordered))
+        offset = run.log.stat().st_size
+        launched = launch.start(ordered, run, scratch)
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise rundir.explain(error, run.path) from error
+    for note in [*start.notes, f"run directory: {run.path}"]:
+        print(note, flush=True)
+    threading.Thread(target=_facts, args=(run,), daemon=True).start()
+    outcome = watch(launched, run, offset, total, start.step)
+    return _report(outcome, run, offset)
+
+
+def _report(outcome, run: rundir.RunDir, offset: int) -> int:
+    """Says how the run ended; its exit code."""
+    if outcome.left:
+        print(f"still alive after SIGKILL: processes {', '.join(map(str, outcome.left))}; see `ps` for their state")
+    if outcome.signal:
+        print(f"stopped; everything that this run started has ended. Resume with --run-dir {run.path}")
+        return 128 + outcome.signal
+    if outcome.status:
+        return _report_failure(outcome.status, run, offset)
+    rewards = metrics.first_and_last(metrics.read(run.metrics))
+    if rewards:
+        print(f"mean reward: first three steps {rewards[0]:.4f}, last three steps {rewards[1]:.4f}")
+    print(f"run directory: {run.path}")
+    return 0
+
+
+def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
+    with run.log.open("rb") as log:
+        before = log.read(offset).count(b"\n")
+        cause = failure.root_cause(line.decode(errors="replace") for line in log)
+    print(f"the run failed: {failure.status(status)}")
+    if cause:
+        place = f"line {before + cause.line} of {run.log.name}" + (f", said by {cause.source}" if cause.source else "")
+        print(f"last error: {cause.text}\n  ({place})")
+    print(f"run directory: {run.path}\nnext: invoke triage {run.log}")
+    return 1
+
+
+@contextlib.contextmanager
+def _open(recipe: Recipe, path: Path, earlier: bool, chosen: object) -> Iterator[tuple[rundir.RunDir, Start]]:
+    """The run directory, new or resumed, locked."""
+    files = _description(recipe, chosen)
+    try:
+        if not earlier:
+            with rundir.create(path, {**files, rundir.LOG: "", rundir.METRICS: ""}) as run:
+                yield run, Start()
+            return
+        with rundir.reopen(path) as run:
+            start = resume.plan(run)
+            changed = list(resume.differences(path, recipe.config))
+            if changed:
+                start.notes.append("the recipe differs from the earlier run's:")
+                start.notes += [f"  {line}" for line in changed]
+            resume.prepare(run, start)
+            rundir.update(run, files)
+            yield run, start
+    except OSError as error:
+        raise rundir.explain(error, path) from error
+
+
+def _description(recipe: Recipe, chosen: object) -> dict[str, str]:
+    return {
+        rundir.CONFIG: OmegaConf.to_yaml(recipe.config),
+        rundir.MATRIX: rundir.as_json(json.loads(chosen.model_dump_json())),
+    }
+
+
+def _command_files(ordered: command.Command) -> dict[str, str]:
+    return {
+        rundir.COMMAND: ordered.script(),
+        rundir.ENVIRONMENT: rundir.as_json(command.redacted(ordered.environment())),
+    }
+
+
+def _command(config: DictConfig, run: Path, scratch: Path, site: Path | None, start: Start) -> command.Command:
+    added = command.added_environment(config, site, run, scratch)
+    return command.build(run, scratch, added, start.placement)
+
+
+def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
+    """Prints what would be started. Writes nothing and starts nothing."""
+    start = Start()
+    if earlier:
+        start = resume.plan(rundir.RunDir(path, -1))
+        start.notes.extend(resume.differences(path, recipe.config))
+    for note in start.notes:
+        print(f"# {note}")
+    scratch = launch.scratch_folder() / "r.XXXXXXXX"  # the real one gets a name of its own
+    print(_command(recipe.config, path, scratch, _site(recipe.config, build=False), start).script(), end="")
+    return 0
+
+
+def _refuse_what_is_not_there(order: Order) -> None:
+    if order.rehearse or order.root:
+        raise UserError("--rehearse: not available in this version; leave it out to train the recipe itself")
+    if order.nodes is not None and order.nodes != 1:
+        raise UserError(f"--nodes {order.nodes}: several nodes are not available in this version; use --nodes 1")
+
+
+def _matrix(order: Order, config: DictConfig) -> matrices.Matrix:
+    return matrices.load(order.matrix or OmegaConf.select(config, "launch.matrix") or "performance")
+
+
+def _run_path(order: Order, recipe: Recipe) -> Path:
+    return Path(order.run_dir).expanduser().absolute() if order.run_dir else rundir.default(recipe.name)
+
+
+def _site(config: DictConfig, build: bool = True) -> Path | None:
+    """The folder that makes the emulated devices importable; None where the recipe runs on real ones."""
+    if OmegaConf.select(config, "launch.hardware") != EMULATED:
+        return None
+    from emulator import site
+
+    return site.ensure() if build else site.folder()
+
+
+def _assets(recipe: Recipe, site: Path | None) -> None:
+    """Makes the model and data that the recipe describes, where they are missing."""
+    from recipes import assets
+
+    wanted = [
+        make for kind, make in (("model", assets.weights), ("data", assets.data))
+        if OmegaConf.select(recipe.config, f"launch.{kind}") is not None
+    ]  # fmt: skip
+    missing = [asset for make in wanted for asset in make(recipe.config)]
+    environment = command.whole(command.added_environment(recipe.config, site, None, None))
+    assets.make(missing, recipe.name, environment, lambda line: print(line, flush=True))
+
+
+def _facts(run: rundir.RunDir) -> None:
+    """Collects facts about the machine beside the run: they must not delay it."""
+    with contextlib.suppress(Exception):  # a run is worth more than its description
+        from checks import facts
+
+        rundir.write(run.path / rundir.FACTS, rundir.as_json(facts.collect()))
