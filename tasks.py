@@ -34,18 +34,21 @@ def command(*arguments, **options):
 @command(
     iterable=["set"],
     help={
-        "recipe": "name of a recipe (see `invoke recipes`)",
+        "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
         "matrix": "version matrix, else the recipe's own",
-        "set": "KEY=VALUE, any key of the recipe; can be repeated",
+        "nodes": "number of machines, else the recipe's own",
+        "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
         "dry-run": "print the command and its environment, start nothing",
+        "rehearse": "run the recipe in miniature on emulated devices",
+        "root": "with --rehearse: the sources of the matrix's commits",
         "run-dir": "where the run is kept; that of an earlier run resumes it",
     },
 )
-def train(_, recipe, matrix=None, set=None, dry_run=False, run_dir=None):
+def train(_, recipe, matrix=None, nodes=0, set=None, dry_run=False, rehearse=False, root=None, run_dir=None):
     """Train a recipe: compose, check, launch, watch."""
-    from recipes import launch
+    from recipes.train import Order, train
 
-    return launch.train(recipe, matrix=matrix, overrides=set, dry_run=dry_run, run_dir=run_dir)
+    return train(Order(recipe, matrix, nodes, set, run_dir, rehearse, root), dry_run=dry_run)
 
 
 @command(help={"recipe": "name of a recipe"})

@@ -1,9 +1,10 @@
 """verl's checkpoints of a run: which are complete, what is wrong with the others.
 
-verl 0.6.0 writes a step's folder in this order (megatron_checkpoint_manager.py, ray_trainer.py): Megatron's `common.pt`,
-the shards `*.distcp`, their index `.metadata`, Megatron's `metadata.json`, tokenizer and configs, the dataloader's
-`data.pt`, and at last, in the parent folder, `latest_checkpointed_iteration.txt`. A step's folder that lacks a part, or
-where a part is shorter than the index says, is half-written. Nothing here imports torch and nothing is ever deleted.
+verl 0.6.0 writes a step's folder in this order (megatron_checkpoint_manager.py, ray_trainer.py): Megatron's
+`common.pt`, the shards `*.distcp`, their index `.metadata`, Megatron's `metadata.json`, tokenizer and configs, the
+dataloader's `data.pt`, and at last, in the parent folder, `latest_checkpointed_iteration.txt`. A step's folder that
+lacks a part, or where a part is shorter than the index says, is half-written. Nothing here imports torch and
+nothing is ever deleted.
 """
 
 import json

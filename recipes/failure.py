@@ -8,12 +8,23 @@ from recipes.metrics import plain
 
 PREFIX = re.compile(r"^\((?P<source>[^)]*pid=[^)]*)\)\s?")
 REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
-EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Died))(?::\s?(?P<text>.*))?$")
-FATAL = re.compile(r"^(?:Fatal Python error: .*|\*\*\* SIG[A-Z]+ received.*|terminate called .*|.*: error while loading shared.*)$")
+EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Died))(?::\s?(?P<text>.*))?$"
+)
+FATAL = re.compile(
+    r"^(?:Fatal Python error: .*|\*\*\* SIG[A-Z]+ received.*|terminate called .*|.*: error while loading shared.*)$"
+)
 WRAPPED = re.compile(r"^ray\.exceptions\.\w+\(\w+\): ")
 
 # Says that something else went wrong before: in another process, or below this one.
-WRAPPERS = {"RayTaskError", "RayActorError", "ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "SystemExit"}
+WRAPPERS = {
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "WorkerCrashedError",
+    "SystemExit",
+}
 WRAPPERS |= {"OwnerDiedError", "LocalRayletDiedError", "ObjectLostError", "EngineDeadError", "KeyboardInterrupt"}
 CONSEQUENCE = re.compile(
     r"connection (?:closed|reset|refused)|broken pipe|socket timeout|closed by (?:remote )?peer|"

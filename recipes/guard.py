@@ -5,11 +5,12 @@ so that the trainer is stopped also when the launcher is killed. It is the subre
 whatever loses its parent becomes its child, so the whole tree is found by parent ids alone, without names.
 
 It reads its order from standard input: the length in eight digits, then JSON, {command, env, cwd, log, scratch, keep}.
-Then it watches that pipe: the letter `s` asks to stop, `k` to stop at once, and its end means that the launcher is gone.
-It answers on standard output with one line of JSON an event: {"started": PID}, {"failed": WHY}, {"ended": STATUS},
-{"left": [PID, …]}.
+Then it watches that pipe: the letter `s` asks to stop, `k` to stop at once, and its end means that the launcher is
+gone. It answers on standard output with one line of JSON an event: {"started": PID}, {"failed": WHY},
+{"ended": STATUS}, {"left": [PID, …]}.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -244,10 +245,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _say(event: dict) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the launcher may be gone; the work goes on
         print(json.dumps(event), flush=True)
-    except OSError:
-        pass  # the launcher is gone; the work goes on
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ ALSO = {
 }
 
 ANNOTATIONS = {"bool": {"bool"}, "int": {"int"}, "float": {"float"}, "str": {"text"}, "None": {"null"}}
-ANNOTATIONS |= dict.fromkeys(("list", "List", "tuple", "Tuple", "Sequence"), {"list"})
-ANNOTATIONS |= dict.fromkeys(("dict", "Dict"), {"mapping"})
+ANNOTATIONS |= {name: {"list"} for name in ("list", "List", "tuple", "Tuple", "Sequence")}
+ANNOTATIONS |= {name: {"mapping"} for name in ("dict", "Dict")}
 
 
 def kind(value: object) -> str:
@@ -119,11 +119,14 @@ def _annotations(package: str) -> dict[str, tuple[list[str], dict[str, ast.expr]
         for node in ast.walk(ast.parse(_read(file))):
             if isinstance(node, ast.ClassDef):
                 bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-                found[node.name] = bases, {
-                    item.target.id: item.annotation
-                    for item in node.body
-                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-                }
+                found[node.name] = (
+                    bases,
+                    {
+                        item.target.id: item.annotation
+                        for item in node.body
+                        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                    },
+                )
     return found
 
 

@@ -1,5 +1,6 @@
 """Starts a run under its guard and stops it again."""
 
+import contextlib
 import json
 import os
 import select
@@ -66,10 +67,8 @@ class Launched:
 
     def stop(self, at_once: bool = False) -> None:
         """Asks the guard to stop everything."""
-        try:
+        with contextlib.suppress(OSError):  # it may have ended by itself
             os.write(self.guard.stdin.fileno(), b"k" if at_once else b"s")
-        except OSError:
-            pass  # it has ended by itself
 
     def wait_stopped(self) -> bool:
         """Waits until everything has stopped; whether it did in time."""

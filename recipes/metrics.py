@@ -56,7 +56,7 @@ def to_json(metrics: dict[str, Number]) -> str:
 
 
 def read(file: Path) -> list[dict]:
-    """The steps of a `metrics.jsonl`, a later line of the same step replacing the earlier; a torn last line is left out."""
+    """The steps of a `metrics.jsonl`; a later line of a step replaces the earlier, a torn last line is left out."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """The run directory: what a run consists of on disk, written whole or not at all, and held by one launcher at a time.
 
-    config.yaml    the composed recipe         command         what was started, for a shell
-    env.json       its environment             matrix.json     the versions it asks for
-    facts.json     the machine it ran on       train.log       all that the run printed
-    metrics.jsonl  one object a step           trace/          operator calls of the emulated devices
-    checkpoints/   verl's                      ray-logs/       Ray's own logs, after a failure
+config.yaml    the composed recipe         command         what was started, for a shell
+env.json       its environment             matrix.json     the versions it asks for
+facts.json     the machine it ran on       train.log       all that the run printed
+metrics.jsonl  one object a step           trace/          operator calls of the emulated devices
+checkpoints/   verl's                      ray-logs/       Ray's own logs, after a failure
 """
 
 import errno

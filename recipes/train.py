@@ -25,7 +25,7 @@ class Order:
 
     recipe: str
     matrix: str | None = None
-    nodes: int | None = None
+    nodes: int = 0  # 0: the recipe's own
     settings: Sequence[str] = ()
     run_dir: str | None = None
     rehearse: bool = False
@@ -114,22 +114,29 @@ def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
 def _open(recipe: Recipe, path: Path, earlier: bool, chosen: object) -> Iterator[tuple[rundir.RunDir, Start]]:
     """The run directory, new or resumed, locked."""
     files = _description(recipe, chosen)
-    try:
-        if not earlier:
-            with rundir.create(path, {**files, rundir.LOG: "", rundir.METRICS: ""}) as run:
-                yield run, Start()
-            return
-        with rundir.reopen(path) as run:
-            start = resume.plan(run)
-            changed = list(resume.differences(path, recipe.config))
-            if changed:
-                start.notes.append("the recipe differs from the earlier run's:")
-                start.notes += [f"  {line}" for line in changed]
-            resume.prepare(run, start)
-            rundir.update(run, files)
-            yield run, start
-    except OSError as error:
-        raise rundir.explain(error, path) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            if earlier:
+                run = stack.enter_context(rundir.reopen(path))
+                start = _resumed(run, recipe)
+                resume.prepare(run, start)
+                rundir.update(run, files)
+            else:
+                new = rundir.create(path, {**files, rundir.LOG: "", rundir.METRICS: ""})
+                run, start = stack.enter_context(new), Start()
+        except OSError as error:
+            raise rundir.explain(error, path) from error
+        yield run, start
+
+
+def _resumed(run: rundir.RunDir, recipe: Recipe) -> Start:
+    """Where the earlier run goes on, and in which keys it differs from this one."""
+    start = resume.plan(run)
+    changed = list(resume.differences(run.path, recipe.config))
+    if changed:
+        start.notes.append("the recipe differs from the earlier run's:")
+        start.notes.extend(f"  {line}" for line in changed)
+    return start
 
 
 def _description(recipe: Recipe, chosen: object) -> dict[str, str]:
@@ -153,10 +160,7 @@ def _command(config: DictConfig, run: Path, scratch: Path, site: Path | None, st
 
 def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     """Prints what would be started. Writes nothing and starts nothing."""
-    start = Start()
-    if earlier:
-        start = resume.plan(rundir.RunDir(path, -1))
-        start.notes.extend(resume.differences(path, recipe.config))
+    start = _resumed(rundir.RunDir(path, -1), recipe) if earlier else Start()
     for note in start.notes:
         print(f"# {note}")
     scratch = launch.scratch_folder() / "r.XXXXXXXX"  # the real one gets a name of its own
@@ -167,7 +171,7 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
 def _refuse_what_is_not_there(order: Order) -> None:
     if order.rehearse or order.root:
         raise UserError("--rehearse: not available in this version; leave it out to train the recipe itself")
-    if order.nodes is not None and order.nodes != 1:
+    if order.nodes not in (0, 1):
         raise UserError(f"--nodes {order.nodes}: several nodes are not available in this version; use --nodes 1")
 
 
@@ -185,7 +189,7 @@ def _site(config: DictConfig, build: bool = True) -> Path | None:
         return None
     from emulator import site
 
-    return site.ensure() if build else site.folder()
+    return site.ensure() if build or not hasattr(site, "folder") else site.folder()
 
 
 def _assets(recipe: Recipe, site: Path | None) -> None:

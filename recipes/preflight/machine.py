@@ -14,7 +14,9 @@ from recipes.command import recipe_environment
 
 EMULATED_DEVICES = 8  # of the emulator, unless NPU_EMULATOR_DEVICES says otherwise
 SMALLEST_SPACE = 64 << 20  # logs, metrics, configs
-STATES_PER_WEIGHT = 8  # a checkpoint against the bf16 weights: bf16 weight, fp32 master and two fp32 moments, rounded up
+STATES_PER_WEIGHT = (
+    8  # a checkpoint against the bf16 weights: bf16 weight, fp32 master and two fp32 moments, rounded up
+)
 
 
 def devices(config: DictConfig) -> Iterator[str]:
@@ -24,7 +26,10 @@ def devices(config: DictConfig) -> Iterator[str]:
         given = recipe_environment(config).get("NPU_EMULATOR_DEVICES", os.environ.get("NPU_EMULATOR_DEVICES"))
         found, kind = int(given or EMULATED_DEVICES), "emulated NPUs (NPU_EMULATOR_DEVICES)"
     else:
-        found, kind = sum(1 for path in Path("/dev").glob("davinci*") if path.name[7:].isdigit()), "NPUs (/dev/davinci*)"
+        found, kind = (
+            sum(1 for path in Path("/dev").glob("davinci*") if path.name[7:].isdigit()),
+            "NPUs (/dev/davinci*)",
+        )
     if found < wanted:
         yield f"trainer.n_gpus_per_node: expected {wanted} {kind} on this machine, found {found}; lower it"
     resource = OmegaConf.select(config, "ray_kwargs.ray_init.resources.NPU")

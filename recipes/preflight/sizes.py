@@ -1,4 +1,4 @@
-"""Whether the recipe's numbers divide one another as verl and Megatron need it (read in verl 0.6.0 and Megatron 0.12.1)."""
+"""Whether the recipe's numbers divide one another as verl 0.6.0 and Megatron 0.12.1 need it (read in the sources)."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,9 @@ def parallel(config: DictConfig) -> Iterator[str]:
     """Devices against the parallel sizes of the actor and of the rollout, experts and layers against both."""
     devices = world(config)
     key = "actor_rollout_ref.actor.megatron"
-    tp, pp, cp = (_size(config, f"{key}.{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+    tp, pp, cp = (
+        _size(config, f"{key}.{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context")
+    )
     ep, etp = (_size(config, f"{key}.expert_{name}_parallel_size") for name in ("model", "tensor"))
     yield from _divides(devices, tp * pp * cp, f"tp {tp} × pp {pp} × cp {cp} of {key}", "devices")
     yield from _divides(devices, etp * ep * pp, f"etp {etp} × ep {ep} × pp {pp} of {key}", "devices")
