@@ -1,7 +1,7 @@
-"""Stand-in for vllm_ascend.vllm_ascend_C, vllm-ascend's compiled module: its operators and the memory allocator of sleep mode.
+"""Stand-in for vllm-ascend's compiled module vllm_ascend_C: its operators and the memory allocator of sleep mode.
 
-Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). bgmv_*, sgmv_* (LoRA) and mla_preprocess (DeepSeek)
-are declared there too and are left out: calling them says that the operator does not exist.
+Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). bgmv_*, sgmv_* (LoRA) and mla_preprocess
+(DeepSeek) are declared there too and are left out: calling them says that the operator does not exist.
 """
 
 import torch
@@ -70,7 +70,7 @@ def get_masked_input_and_mask(
     added_vocab_start_index,
     added_vocab_end_index,
 ):
-    """Token ids as rows of this rank's part of a vocabulary-parallel embedding, 0 where they are not its own; and where."""
+    """Token ids as rows of this rank's part of a vocabulary-parallel embedding (foreign ones 0); which are foreign."""
     original = (input >= org_vocab_start_index) & (input < org_vocab_end_index)
     added = (input >= added_vocab_start_index) & (input < added_vocab_end_index)
     rows = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding

@@ -1,4 +1,7 @@
-"""CANN's acl, as far as Ray's search for devices and vllm-ascend's sleep mode use it. Without torch: Ray imports it alone."""
+"""CANN's acl, as far as Ray's search for devices and vllm-ascend's sleep mode use it.
+
+Without torch: Ray imports it alone.
+"""
 
 from . import rt
 

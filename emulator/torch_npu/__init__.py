@@ -1,7 +1,7 @@
-"""torch_npu for machines without an NPU: the package's Python names on an emulated device (the C++ extension npu_device).
+"""torch_npu for machines without an NPU: its Python names on an emulated device, the C++ extension npu_device.
 
-`import torch` loads it through the entry point torch.backends of its distribution, as the real one is loaded. Refuses to start
-beside an NPU or a real torch_npu (see guard).
+`import torch` loads it through the entry point torch.backends of its distribution, as the real one is loaded. Refuses
+to start beside an NPU or a real torch_npu (see guard).
 """
 
 
@@ -21,7 +21,7 @@ guard.check(pathlib.Path(__file__).parent.parent)
 
 import torch
 
-from . import backend, npu, settings, trace
+from . import backend, npu, settings, trace  # noqa: F401
 from .version import __version__  # noqa: F401
 
 backend.activate()

@@ -1,7 +1,7 @@
 """Every difference between the pinned code and what it runs on here, with its reason. The only place for such things.
 
-Three kinds: the installed torch is newer than the pins' torch 2.7.1; a compiled module needs CANN; a package that exists on
-NPU machines (MindSpeed) is absent. A drift of the first kind goes away when the pins move to a newer torch.
+Three kinds: the installed torch is newer than the pins' torch 2.7.1; a compiled module needs CANN; a package that
+exists on NPU machines (MindSpeed) is absent. A drift of the first kind goes away when the pins move to a newer torch.
 """
 
 import functools
@@ -44,7 +44,7 @@ def _integers(sizes):
 
 
 def _vllm():
-    """torch >= 2.9 calls the function that vLLM 0.11.0 puts in InliningInstructionTranslator's place with more arguments."""
+    """torch >= 2.9 gives more arguments to the function that vLLM 0.11.0 puts in place of Dynamo's inline_call."""
     reason = "torch >= 2.9 passes more arguments to inline_call_"
     module = "vllm.compilation.decorators"
     old = "def patched_inline_call(parent, func, args, kwargs):"
@@ -54,8 +54,8 @@ def _vllm():
 
 
 def _vllm_ascend():
-    """vllm-ascend's wheel has compiled modules that link to CANN: a stand-in is loaded in their place, also from a source
-    tree, which has none. Its _build_info is written when it is compiled."""
+    """vllm-ascend's wheel has compiled modules that link to CANN: a stand-in is loaded in their place, also from a
+    source tree, which has none. Its _build_info is written when it is compiled."""
     import_hooks.replace("vllm_ascend.vllm_ascend_C", str(EMULATOR / "vllm_ascend_C.py"))
     import_hooks.replace("vllm_ascend._build_info", _build_info)
 
@@ -95,8 +95,8 @@ def _megatron():
 
     @import_hooks.after("verl.utils.megatron.tensor_parallel")
     def eager_entropy(module):
-        """As above: vocab_parallel_entropy compiles an inner function. vLLM's graph mode needs the real torch.compile, so
-        only this module sees another one."""
+        """As above: vocab_parallel_entropy compiles an inner function. vLLM's graph mode needs the real torch.compile,
+        so only this module sees another one."""
         module.torch = _TorchWithoutInductor()
 
 
@@ -115,8 +115,10 @@ class _TorchWithoutInductor:
 
 
 def _mindspeed():
-    """torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda; the functions that
-    MindSpeed 35da6ac puts in its place take no argument."""
+    """torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda.
+
+    The functions that MindSpeed 35da6ac puts in its place take no argument.
+    """
     for module in ("mindspeed.core.fusions.grouped_matmul", "mindspeed.core.transformer.moe.grouped_gemm_util"):
 
         @import_hooks.after(module)

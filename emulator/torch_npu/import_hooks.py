@@ -30,16 +30,24 @@ def after(module):
 
     def register(function):
         _after[module].append(function)
-        if module in sys.modules and getattr(sys.modules[module], "__spec__", None) is not None:
-            if not getattr(sys.modules[module].__spec__, "_initializing", False):
-                function(sys.modules[module])
+        if _imported(module):
+            function(sys.modules[module])
         return function
 
     return register
 
 
+def _imported(name):
+    """Whether the module's code has run; a module that is being imported gets its hook from the loader."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
 def replace(module, source) -> None:
-    """Load a module from another place: a path, or a function that is given the empty module. It need not exist otherwise."""
+    """Load a module from another place:
+
+    a path, or a function that fills the empty module. It need not exist otherwise.
+    """
     _sources[module] = source
 
 
@@ -118,9 +126,9 @@ def _edited(name, loader):
     for old, new, reason in _edits[name]:
         if text.count(old) != 1:
             raise ImportError(
-                f"The emulated NPU edits {name} ({reason}). Expected this text once, found it {text.count(old)} times:\n"
-                f"{old}\nThe installed version differs from the one in matrix.toml: install that, or renew the edit in "
-                "emulator/torch_npu/drift.py."
+                f"The emulated NPU edits {name} ({reason}). Expected this text once, found it {text.count(old)} times:"
+                f"\n{old}\nThe installed version differs from the one in matrix.toml: install that, or renew the edit "
+                "in emulator/torch_npu/drift.py."
             )
         text = text.replace(old, new)
     return text

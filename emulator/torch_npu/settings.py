@@ -1,4 +1,4 @@
-"""What the environment says about the emulated NPU. Every value has a default; a value that cannot be used names itself."""
+"""What the environment says about the emulated NPU. Every value has a default; an unusable value names itself."""
 
 import os
 

@@ -1,7 +1,7 @@
 """What this process did on the device: the proof that a switch does something. A real torch_npu has no such module.
 
-With NPU_EMULATOR_TRACE=FOLDER every process that used the device writes FOLDER/rank<RANK>-<pid>.json, once a second while
-something changes and at exit, each time by an atomic replace. The document's keys:
+With NPU_EMULATOR_TRACE=FOLDER every process that used the device writes FOLDER/rank<RANK>-<pid>.json, once a second
+while something changes and at exit, each time by an atomic replace. The document's keys:
 
 - rank, pid, command: whose trace it is (rank is the environment's RANK, "none" outside a process group)
 - operators: name -> {forward, backward: calls; shapes, dtypes: those of the first call's tensor arguments}
@@ -165,7 +165,7 @@ def _vllm_counters():
 
 
 def _mindspeed_patches():
-    """MindSpeedPatchesManager.patches_info of mindspeed/patch_utils.py: the applied ones, with what they put in place."""
+    """The applied patches of mindspeed.patch_utils.MindSpeedPatchesManager, with what they put in place."""
     module = sys.modules.get("mindspeed.patch_utils")
     manager = getattr(module, "MindSpeedPatchesManager", None)
     if manager is None:

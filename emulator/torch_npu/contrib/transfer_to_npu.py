@@ -1,4 +1,4 @@
-"""Lets code written for CUDA run on the npu, by being imported: what torch_npu v2.7.1's contrib/transfer_to_npu.py does.
+"""Lets code written for CUDA run on the npu, by being imported; after contrib/transfer_to_npu.py of torch_npu v2.7.1.
 
 torch.cuda.* becomes torch.npu.*, device "cuda" becomes "npu" in factories and methods, backend "nccl" becomes "hccl".
 """
@@ -13,10 +13,20 @@ import torch.utils.cpp_extension
 
 from .. import npu
 
-FACTORIES = ["arange", "as_tensor", "bartlett_window", "blackman_window", "empty", "empty_like", "empty_quantized", "empty_strided", "eye", "frombuffer", "full", "full_like", "hamming_window", "hann_window", "kaiser_window", "linspace", "load", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "set_default_device", "sparse_coo_tensor", "sparse_csr_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like", "get_device_module"]
-TENSOR_METHODS = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros", "to", "pin_memory"]
-MODULE_METHODS = ("to", "to_empty")
-CUDA_FUNCTIONS = ["get_device_properties", "get_device_name", "get_device_capability", "set_device", "synchronize", "mem_get_info", "memory_stats", "memory_summary", "memory_allocated", "max_memory_allocated", "reset_max_memory_allocated", "memory_reserved", "max_memory_reserved", "reset_max_memory_cached", "reset_peak_memory_stats", "default_stream", "can_device_access_peer", "current_stream", "utilization", "set_per_process_memory_fraction"]
+FACTORIES = """
+    arange as_tensor bartlett_window blackman_window empty empty_like empty_quantized empty_strided eye frombuffer
+    full full_like hamming_window hann_window kaiser_window linspace load logspace normal ones ones_like rand
+    rand_like randint randint_like randn randn_like randperm range scalar_tensor set_default_device
+    sparse_coo_tensor sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like get_device_module
+"""
+TENSOR_METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros to pin_memory"
+MODULE_METHODS = "to to_empty"
+CUDA_FUNCTIONS = """
+    get_device_properties get_device_name get_device_capability set_device synchronize mem_get_info memory_stats
+    memory_summary memory_allocated max_memory_allocated reset_max_memory_allocated memory_reserved
+    max_memory_reserved reset_max_memory_cached reset_peak_memory_stats default_stream can_device_access_peer
+    current_stream utilization set_per_process_memory_fraction
+"""
 DEVICE_ARGUMENTS = ("device", "device_type", "map_location", "device_id")
 
 
@@ -35,7 +45,7 @@ def _npu(value, numbers=False):
 
 def on_npu(function):
     """The function with its device arguments translated."""
-    numbers = function.__name__ in MODULE_METHODS
+    numbers = function.__name__ in MODULE_METHODS.split()
 
     @functools.wraps(function)
     def translated(*args, **kwargs):
@@ -63,7 +73,7 @@ def on_hccl(function):
 
 
 def _wrap(owner, names, wrapper=on_npu):
-    for name in names:
+    for name in names.split():
         function = getattr(owner, name, None)
         if function is not None:
             setattr(owner, name, wrapper(function))

@@ -1,7 +1,7 @@
 """Which devices exist, which is current, what they are called; first use of the device by this process.
 
-ASCEND_RT_VISIBLE_DEVICES is read until the device is first used, as torch_npu does it: Ray sets it in a worker that may have
-imported torch before.
+ASCEND_RT_VISIBLE_DEVICES is read until the device is first used, as torch_npu does it: Ray sets it in a worker that may
+have imported torch before.
 """
 
 import os
@@ -24,8 +24,8 @@ _bad_fork = False
 def visible_devices() -> list[int]:
     """Numbers of the devices this process may use.
 
-    As torch_npu's _parse_visible_devices: what follows the first character that is neither digit nor comma is ignored, an
-    empty value hides every device.
+    As torch_npu's _parse_visible_devices: what follows the first character that is neither digit nor comma is ignored,
+    an empty value hides every device.
     """
     text = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
     installed = settings.installed_devices()

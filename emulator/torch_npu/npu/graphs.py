@@ -1,12 +1,13 @@
 """NPUGraph: a tape. Capture notes every operator that is dispatched with its very tensors; a replay runs them again.
 
-What a device does and the tape does too: a replay works on the memory of the capture; Python scalars and host tensors given to
-NPU operators are frozen at capture; waiting for the device is refused during capture; a group of operators can be given new
-arguments (graph_task_update_*), and a replay stops at an ExternalEvent until it is recorded.
+What a device does and the tape does too: a replay works on the memory of the capture; Python scalars and host tensors
+given to NPU operators are frozen at capture; waiting for the device is refused during capture; a group of operators can
+be given new arguments (graph_task_update_*), and a replay stops at an ExternalEvent until it is recorded.
 
-What differs: operators also run while they are noted (a device only notes them), and an operator of another library, such as
-vllm::all_reduce, is noted whole: its replay runs its Python again. Operators that write without declaring it are no
-difficulty: everything outside aten is on the tape. Read in Ascend/pytorch v2.7.1 (npu/graphs.py, csrc/core/npu/NPUGraph.cpp).
+What differs: operators also run while they are noted (a device only notes them), and an operator of another library,
+such as vllm::all_reduce, is noted whole: its replay runs its Python again. Operators that write without declaring it
+are no difficulty: everything outside aten is on the tape. Read in Ascend/pytorch v2.7.1 (npu/graphs.py,
+csrc/core/npu/NPUGraph.cpp).
 """
 
 import dataclasses
@@ -82,8 +83,8 @@ class NPUGraph:
             )
         if torch._C._accelerator_getStream(npu_device.current_device()).stream_id == 0:
             raise RuntimeError(
-                "NPU graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
-                "the default stream.)"
+                "NPU graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
             )
         self._pool = graph_pool_handle() if pool is None else pool
         self._recorder = _Recorder(self._tape)
@@ -224,8 +225,8 @@ def check_not_waiting(what) -> None:
     """Raise if a replay is stopped: a device would wait for ever."""
     if _stopped:
         raise RuntimeError(
-            f"{what} comes while a replayed graph waits for {len(_stopped)} ExternalEvent(s) that nothing has recorded: on "
-            "a device this hangs. Update the graph's task groups and record their events right after the replay."
+            f"{what} comes while a replayed graph waits for {len(_stopped)} ExternalEvent(s) nothing has recorded: "
+            "on a device this hangs. Update the graph's task groups and record their events right after the replay."
         )
 
 

@@ -1,9 +1,9 @@
 """Memory pools with an allocator of one's own, as far as sleep mode of vllm-ascend needs them (its CaMemAllocator).
 
-The compiled allocator of vllm-ascend is entered by two callbacks, `init_module(malloc, free)`: every storage made inside
-use_mem_pool is reported to malloc as the handle (device, bytes, pointer, pointer), and its end to free. The allocator answers
-by `unmap` and `remap` of such handles. Memory that is unmapped is poisoned with 0xFF, which is NaN in every float type, and
-leaves the budget: who reads it sees it, and another tensor can have it.
+The compiled allocator of vllm-ascend is entered by two callbacks, `init_module(malloc, free)`: every storage made
+inside use_mem_pool is reported to malloc as the handle (device, bytes, pointer, pointer), and its end to free. The
+allocator answers by `unmap` and `remap` of such handles. Memory that is unmapped is poisoned with 0xFF, which is NaN in
+every float type, and leaves the budget: who reads it sees it, and another tensor can have it.
 """
 
 import contextlib
@@ -121,7 +121,8 @@ def remap(device, size, pointer, handle) -> None:
         free = npu_device.budget() - npu_device.memory_used()
         if free < size:
             raise torch.OutOfMemoryError(
-                f"NPU out of memory. Tried to map {size / 2**20:.2f} MiB for a memory pool; {free / 2**20:.2f} MiB free."
+                f"NPU out of memory. Tried to map {size / 2**20:.2f} MiB for a memory pool; {free / 2**20:.2f} MiB "
+                "free."
             )
         del _unmapped[pointer]
         npu_device.set_budget(npu_device.budget() - size)

@@ -1,6 +1,7 @@
 """Memory figures of the device, as the C++ allocator counts them, and the names of torch_npu.npu.memory.
 
-There is no cache: reserved equals allocated. The budget and the counters are the process's; every process uses one device.
+There is no cache: reserved equals allocated. The budget and the counters are the process's; every process uses one
+device.
 """
 
 import npu_device

@@ -1,4 +1,4 @@
-"""Streams and events. Work runs when it is issued, so a stream orders nothing; a synchronisation lands deferred copies."""
+"""Streams and events. Work runs when it is issued: a stream orders nothing; a synchronisation lands deferred copies."""
 
 import contextlib
 import time
@@ -80,7 +80,7 @@ class Event(torch.Event):
 
 
 class ExternalEvent:
-    """An event that a captured graph waits for and that other work records: how parameters of a graph's operators are renewed.
+    """An event that a captured graph waits for and that other work records, once it has renewed the graph's arguments.
 
     wait and reset during a capture go on the tape. A replay stops at a wait until the event is recorded.
     """

@@ -1,4 +1,4 @@
-"""torch.npu.FloatTensor and the like. Code asks isinstance(x, torch.cuda.BFloat16Tensor): Megatron's Float16Module does."""
+"""torch.npu.FloatTensor and the like: Megatron's Float16Module asks isinstance(x, torch.cuda.BFloat16Tensor)."""
 
 import torch
 
