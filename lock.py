@@ -1,11 +1,10 @@
 """Makes requirements-<matrix>.lock, every package with its hashes, from matrix.toml, and tells when it is out of date.
 
-uv resolves; what it writes is then reduced to what a Linux machine of the matrix can install, one file for all machines.
+uv resolves; what it writes is then reduced to what the matrix's Linux machines can install, one file for all of them.
 """
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,12 +17,10 @@ from packaging.markers import Marker
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 import matrix
+from environment import explain, uv_environment
 from errors import UserError
 
 ROOT = Path(__file__).resolve().parent
-
-# vLLM without kernels of its own; its requirements depend on this, so resolving needs it as much as installing.
-BUILD_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "empty"}
 
 
 def write(name: str) -> int:
@@ -148,10 +145,10 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
     for package in _from_source(chosen):
         command += ["--no-binary", package]
     command += ["--format", "pylock.toml", "--output-file", "pylock.toml"]
-    environment = {**os.environ, **BUILD_ENVIRONMENT}
+    environment = uv_environment(sys.executable)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode:
-        raise UserError(f"matrix {chosen.name} cannot be resolved; uv says:\n{done.stderr.strip()[-3000:]}")
+        raise UserError(f"matrix {chosen.name} cannot be resolved: {explain(done.stderr)}")
     return tomllib.loads((folder / "pylock.toml").read_text())
 
 
