@@ -1,10 +1,12 @@
-"""Storage formats: npu_format_cast, npu_format_cast_, get_npu_format (Ascend/pytorch v7.2.0, npu_native_functions.yaml).
+"""Storage formats: npu_format_cast, npu_format_cast_, get_npu_format.
 
-A device stores a tensor in format FRACTAL_NZ (29) in tiles. The emulator keeps every tensor in rows and only remembers the
-format of each storage, so values are right whatever happens to them. What it does find: a write into a *part* of such a
-storage (a weight loader that copies one expert or one half of a fused weight), whose result on a device is undefined. It is
-counted in the trace as `nz_partial_writes`. Seen are `Tensor.copy_` and `tensor[...] = value`, from the first cast to
-FRACTAL_NZ on; a process that never casts runs torch's own methods.
+Signatures: Ascend/pytorch v7.2.0, npu_native_functions.yaml.
+
+A device stores a tensor in format FRACTAL_NZ (29) in tiles. The emulator keeps every tensor in rows and only
+remembers the format of each storage, so values are right whatever happens to them. What it does find: a write into a
+*part* of such a storage (a weight loader that copies one expert or one half of a fused weight), whose result on a
+device is undefined. It is counted in the trace as `nz_partial_writes`. Seen are `Tensor.copy_` and `tensor[...] =
+value`, from the first cast to FRACTAL_NZ on; a process that never casts runs torch's own methods.
 """
 
 import functools

@@ -1,17 +1,17 @@
 """Training attention: npu_fusion_attention and its gradient, version 2 of both.
 
-Signatures: op-plugin 691bf15, op_plugin_functions.yaml; checks and result shapes: FlashAttentionKernelNpuOpApi.cpp there.
-The statistics softmax_max and softmax_sum are float32 with a last dimension of 8 equal values: [B, N, S, 8], and for TND
-[T, N, 8] in which each sequence's block of memory is laid out [N, s, 8] (softmax_layout="TND": [T, N, 8] throughout).
+Signatures: op-plugin 691bf15, op_plugin_functions.yaml; checks and result shapes: FlashAttentionKernelNpuOpApi.cpp
+there. The statistics softmax_max and softmax_sum are float32 with a last dimension of 8 equal values: [B, N, S, 8],
+and for TND [T, N, 8] in which each sequence's block of memory is laid out [N, s, 8] (softmax_layout="TND": [T, N, 8]
+throughout).
 """
 
 import dataclasses
 import itertools
 import math
 
-import torch
-
 import npu_device
+import torch
 
 from . import softmax_attention
 from .registry import check, gradient, operator
@@ -192,8 +192,8 @@ def check_compressed_mask(name: str, sparse_mode: int, mask: torch.Tensor | None
     triangular = not corner[0, 0] and corner[0, 1] and not corner[1, 0] and corner[0, -1] and not corner[-1, -1]
     check(
         bool(triangular),
-        f"{name}: the compressed atten_mask of sparse_mode {sparse_mode} must be True (not to be looked at) exactly above "
-        f"the diagonal, but it is not. Pass torch.triu(torch.ones({size}, {size}, dtype=torch.bool), diagonal=1).",
+        f"{name}: the compressed atten_mask of sparse_mode {sparse_mode} must be True (not to be looked at) exactly "
+        f"above the diagonal: torch.triu(torch.ones({size}, {size}, dtype=torch.bool), diagonal=1).",
     )
 
 
@@ -206,7 +206,7 @@ def _check_lengths(query, key, head_num, query_ends, key_ends):
         check(
             all(a <= b for a, b in itertools.pairwise((0, *ends))) and ends[-1] == tensor.shape[0],
             lambda n=name, t=tensor, e=ends: (
-                f"npu_fusion_attention: actual_seq_{n} must rise to the number of tokens, {t.shape[0]}, but is {list(e)}"
+                f"npu_fusion_attention: actual_seq_{n} must rise to the number of tokens, {t.shape[0]}, but is {[*e]}"
             ),
         )
     check(
@@ -377,8 +377,8 @@ def npu_fusion_attention_v2(a):
 
 
 @operator(
-    f"npu_fusion_attention_grad_v2({_QKV}Tensor dy, int head_num, str input_layout, *, Tensor? pse=None, {_MASKS}{_SAVED}"
-    f"{_V2_ROPE}float scale_value=1., float keep_prob=1., {_V2_TOKENS}{_RANDOM}{_LENGTHS}{_V2_END}) "
+    f"npu_fusion_attention_grad_v2({_QKV}Tensor dy, int head_num, str input_layout, *, Tensor? pse=None, {_MASKS}"
+    f"{_SAVED}{_V2_ROPE}float scale_value=1., float keep_prob=1., {_V2_TOKENS}{_RANDOM}{_LENGTHS}{_V2_END}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     meta=lambda a: (*meta_backward(a), None, None, None),
     phase="backward",

@@ -1,7 +1,8 @@
-"""Products of many small matrices: npu_grouped_matmul, MindSpeed's npu_gmm and its gradients, the products that add to float32.
+"""Products of many small matrices: npu_grouped_matmul, MindSpeed's npu_gmm with gradients, products added to float32.
 
 Signatures: op-plugin 691bf15 (op_plugin_functions.yaml, GroupedMatmulKernelNpuOpApi.cpp, LinearAtb.cpp); npu_gmm and
-npu_groupmatmul_add_fp32: MindSpeed 35da6ac, ops/csrc/cann/gmm.cpp and ops/csrc/atb/*.cpp. Products accumulate in float32.
+npu_groupmatmul_add_fp32: MindSpeed 35da6ac, ops/csrc/cann/gmm.cpp and ops/csrc/atb/*.cpp. Products accumulate in
+float32.
 
 group_type 0 cuts the rows of x, one weight a group: [M, K] x G x [K, N] -> [M, N].
 group_type 2 cuts the inner dimension, one product a group: [M, K] x [K, N] -> [G, M, N].
@@ -32,7 +33,7 @@ def _sizes(name: str, group_list, group_list_type: int) -> list[int]:
         sizes = [end - start for start, end in zip([0, *sizes[:-1]], sizes, strict=True)]
     check(
         all(s >= 0 for s in sizes),
-        lambda: f"{name}: group_list must not fall (group_list_type 0) or be negative (1), but it is {list(group_list)}",
+        lambda: f"{name}: group_list must not fall (group_list_type 0) or be negative (1), but is {list(group_list)}",
     )
     return sizes
 
@@ -109,13 +110,13 @@ def _check_grouped(a) -> None:
         return
     check(
         len(a.x) == 1 and a.group_list is not None,
-        f"{_NAME}: the emulator implements group_type {a.group_type} with one x and a group_list, but found {len(a.x)} x "
-        f"and group_list {'None' if a.group_list is None else 'given'}",
+        f"{_NAME}: the emulator implements group_type {a.group_type} with one x and a group_list, but found {len(a.x)} "
+        f"x and group_list {'None' if a.group_list is None else 'given'}",
     )
     check(
         a.group_type == 0 or (a.split_item in (2, 3) and len(a.weight) == 1),
-        f"When group_type is 2 and split_item is 2/3, the length of weight must equal x; found split_item {a.split_item} "
-        f"and {len(a.weight)} weight",
+        f"When group_type is 2 and split_item is 2/3, the length of weight must equal x; found split_item "
+        f"{a.split_item} and {len(a.weight)} weight",
     )
 
 
@@ -161,15 +162,15 @@ _ACTIVATION = (
 _GROUPS = "int? split_item=0, int? group_type=None, int? group_list_type=0, int? act_type=0, "
 
 operator(
-    f"npu_grouped_matmul(Tensor[] x, Tensor[] weight, *, {_LISTS}{_MORE_LISTS}Tensor? group_list=None, {_ACTIVATION}"
-    f"{_GROUPS}int[]? tuning_config=None, ScalarType? output_dtype=None) -> Tensor[]",
+    f"npu_grouped_matmul(Tensor[] x, Tensor[] weight, *, {_LISTS}{_MORE_LISTS}Tensor? group_list=None, "
+    f"{_ACTIVATION}{_GROUPS}int[]? tuning_config=None, ScalarType? output_dtype=None) -> Tensor[]",
     meta=_grouped_meta,
     gathered=True,
 )(_grouped)
 
 operator(
-    f"npu_grouped_matmul.List(Tensor[] x, Tensor[] weight, *, {_LISTS}{_MORE_LISTS}int[]? group_list=None, {_ACTIVATION}"
-    f"{_GROUPS}ScalarType? output_dtype=None) -> Tensor[]",
+    f"npu_grouped_matmul.List(Tensor[] x, Tensor[] weight, *, {_LISTS}{_MORE_LISTS}int[]? group_list=None, "
+    f"{_ACTIVATION}{_GROUPS}ScalarType? output_dtype=None) -> Tensor[]",
     meta=_grouped_meta,
     gathered=True,
 )(_grouped)
@@ -260,7 +261,7 @@ def npu_groupmatmul_add_fp32(x, weight, group_list, grad):
     grad.add_(product.reshape(grad.shape))
 
 
-def _add_product(x, weight, C):  # noqa: N803  (torch_npu's name)
+def _add_product(x, weight, C):
     _check_float32("npu_matmul_add_fp32", "C", C)
     left, right = (t.float().reshape(-1, t.shape[-1]) for t in (x, weight))
     C.add_((left.transpose(0, 1) @ right).reshape(C.shape))
@@ -273,7 +274,8 @@ def _check_float32(name: str, argument: str, tensor: torch.Tensor) -> None:
     )
 
 
-# C += x^T @ weight: the weight gradient straight into float32; ATB has it for vllm-ascend's warm-up, MindSpeed as its own
+# C += x^T @ weight: the weight gradient straight into float32; ATB has it for vllm-ascend's warm-up, MindSpeed as its
+# own
 operator("_npu_matmul_add_fp32(Tensor x, Tensor weight, Tensor(a!) C) -> ()", meta=lambda *_: None, namespace="atb")(
     _add_product
 )

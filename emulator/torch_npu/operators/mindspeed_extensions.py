@@ -1,7 +1,9 @@
-"""The functions of the C++ extensions that MindSpeed compiles on first use (35da6ac and 1cdd0ab: mindspeed/op_builder/*.py).
+"""The functions of the C++ extensions that MindSpeed compiles on first use.
 
-MindSpeed calls them by position, as pybind functions; behind each is a registered operator. An extension that is not in the
-table has no emulation: loading it should say so.
+Source: mindspeed/op_builder/*.py and mindspeed/ops/csrc at 35da6ac and 1cdd0ab.
+
+MindSpeed calls them by position, as pybind functions; behind each is a registered operator. An extension that is not
+in the table has no emulation: loading it should say so.
 """
 
 import torch
@@ -33,7 +35,7 @@ def npu_fusion_attention_v2(
     q_start_idx,
     kv_start_idx,
 ):
-    """-> result, softmax_max, softmax_sum, softmax_out, seed, offset, numels (ops/csrc/cann/fusion_attention_v2.cpp)."""
+    """-> result, softmax_max, softmax_sum, softmax_out, seed, offset, numels (csrc/cann/fusion_attention_v2.cpp)."""
     return torch.ops.npu.npu_fusion_attention_v2(
         query,
         key,

@@ -1,8 +1,8 @@
 """Which token goes to which expert, and back: gating, routing, permutation of a rank's own tokens.
 
-Signatures and result types: op-plugin 691bf15 (op_plugin_functions.yaml, _meta_registrations.py, ops/opapi/Moe*.cpp); what
-an index means: those functions' use in vllm-ascend 15b2e5c (ops/moe/token_dispatcher.py) and MindSpeed 35da6ac
-(te/pytorch/permutation.py).
+Signatures and result types: op-plugin 691bf15 (op_plugin_functions.yaml, _meta_registrations.py,
+ops/opapi/Moe*.cpp); what an index means: those functions' use in vllm-ascend 15b2e5c (ops/moe/token_dispatcher.py)
+and MindSpeed 35da6ac (te/pytorch/permutation.py).
 """
 
 import torch
@@ -105,9 +105,9 @@ def _init_routing_meta(a):
 def npu_moe_init_routing_v2(a):
     """Copies each token [T, H] once for every one of its k experts in active_expert_range, sorted by expert.
 
-    -> rows [T * k, H], of which only those of active experts are written; for every (token, choice) the row it went to,
-    -1 for none (row_idx_type 1: for every row the (token, choice) it came from); tokens of each active expert, summed up
-    (expert_tokens_num_type 0) or not (1), int64; scales (unused without quantisation).
+    -> rows [T * k, H], of which only those of active experts are written; for every (token, choice) the row it went
+    to, -1 for none (row_idx_type 1: for every row the (token, choice) it came from); tokens of each active expert,
+    summed up (expert_tokens_num_type 0) or not (1), int64; scales (unused without quantisation).
     """
     _check_init_routing(a)
     low, high = a.active_expert_range
@@ -149,8 +149,8 @@ def _check_init_routing(a):
     )
     check(
         a.drop_pad_mode == 0 and a.expert_tokens_num_type in (0, 1),
-        f"{name}: the emulator implements drop_pad_mode 0 and expert_tokens_num_type 0 and 1, not {a.drop_pad_mode} and "
-        f"{a.expert_tokens_num_type}",
+        f"{name}: the emulator implements drop_pad_mode 0 and expert_tokens_num_type 0 and 1, not {a.drop_pad_mode} "
+        f"and {a.expert_tokens_num_type}",
         NotImplementedError,
     )
     check(
@@ -223,8 +223,8 @@ def _unpermute_meta(permuted_tokens, sorted_indices, probs, *_):
 
 
 @operator(
-    "npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, "
-    "int[]? restore_shape=None) -> Tensor",
+    "npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
+    "bool padded_mode=False, int[]? restore_shape=None) -> Tensor",
     meta=_unpermute_meta,
 )
 def npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
@@ -237,8 +237,8 @@ def npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode,
     check(
         permuted_tokens.dim() == 2 and sorted_indices.dim() == 1,
         lambda: (
-            f"{name}: permuted_tokens must have 2 dimensions and sorted_indices 1, but have {permuted_tokens.dim()} and "
-            f"{sorted_indices.dim()}"
+            f"{name}: permuted_tokens must have 2 dimensions and sorted_indices 1, but have {permuted_tokens.dim()} "
+            f"and {sorted_indices.dim()}"
         ),
     )
     width = 1 if probs is None else probs.shape[1]
@@ -287,8 +287,9 @@ def _unpermute_gradient(saved, grad):
     return {"permuted_tokens": rows, "probs": probs}
 
 
-# ---- by routing map: bool [T, experts] ------------------------------------------------------------------------------------
-# sorted_indices[j] is the row that the j-th chosen (token, expert) pair went to, pairs counted token by token
+# ---- by routing map: bool [T, experts]
+# ------------------------------------------------------------------------------------ sorted_indices[j] is the row
+# that the j-th chosen (token, expert) pair went to, pairs counted token by token
 
 
 def _pairs(routing_map: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -322,8 +323,8 @@ def npu_moe_token_permute_with_routing_map(a):
     check(
         bool((each * max(len(each), 1) == wanted).all()),
         lambda: (
-            f"{name}: every row of routing_map must have num_out_tokens / tokens = {wanted} / {len(each)} entries, but they "
-            f"have {sorted(set(each.tolist()))}"
+            f"{name}: every row of routing_map must have num_out_tokens / tokens = {wanted} / {len(each)} entries, but "
+            f"they have {sorted(set(each.tolist()))}"
         ),
     )
     check(

@@ -1,7 +1,7 @@
 """Norms and activations: npu_rms_norm, npu_add_rms_norm, npu_swiglu, npu_fast_gelu, npu_scaled_masked_softmax.
 
-Signatures: op-plugin 691bf15, op_plugin_functions.yaml; result types: _meta_registrations.py and RmsNormBackwardKernelOpApi.cpp
-there. Everything is computed in float32 and rounded once, at the end.
+Signatures: op-plugin 691bf15, op_plugin_functions.yaml; result types: _meta_registrations.py and
+RmsNormBackwardKernelOpApi.cpp there. Everything is computed in float32 and rounded once, at the end.
 """
 
 import torch
@@ -172,7 +172,8 @@ def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
 
 
 @operator(
-    "npu_scaled_masked_softmax_backward(Tensor y_grad, Tensor y, Tensor mask, Scalar scale, bool fixed_triu_mask) -> Tensor",
+    "npu_scaled_masked_softmax_backward(Tensor y_grad, Tensor y, Tensor mask, Scalar scale, bool fixed_triu_mask) "
+    "-> Tensor",
     meta=lambda y_grad, y, mask, scale, fixed_triu_mask: torch.empty_like(y),
     phase="backward",
 )

@@ -1,4 +1,4 @@
-"""npu_apply_fused_adamw_v2, MindSpeed's AdamW step (35da6ac, ops/csrc/cann/npu_apply_fused_adamw_v2.cpp; aclnnApplyAdamWV2)."""
+"""npu_apply_fused_adamw_v2, MindSpeed's AdamW step (35da6ac, ops/csrc/cann/npu_apply_fused_adamw_v2.cpp)."""
 
 import torch
 
@@ -21,7 +21,7 @@ def npu_apply_fused_adamw_v2(a):
         check(
             tensor.shape == a.param.shape,
             lambda n=name, t=tensor: (
-                f"npu_apply_fused_adamw_v2: {n} must have the shape of param, {tuple(a.param.shape)}, but has {tuple(t.shape)}"
+                f"npu_apply_fused_adamw_v2: {n} must have param's shape {tuple(a.param.shape)}, not {tuple(t.shape)}"
             ),
         )
     step = float(a.state_step)

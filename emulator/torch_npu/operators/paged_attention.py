@@ -1,10 +1,10 @@
-"""Rollout attention and its cache: the _npu_* attention operators of ATB, npu_fused_infer_attention_score, _npu_reshape_and_cache.
+"""Rollout attention and its cache: ATB's _npu_* operators and npu_fused_infer_attention_score.
 
 Signatures: op-plugin 691bf15, ops/atb/*.cpp (namespace atb) and op_plugin_functions.yaml. What a mask means follows how
 vllm-ascend 15b2e5c builds it (attention/attention_mask.py): any value but 0 blocks a position.
 
-Shapes: query [tokens, heads, D] (or heads * D); cache [blocks, block size, KV heads, D]; block_table [sequences, blocks]
-int32; lengths one a sequence, int32 on the host. Rows of `out` beyond the sequences are left as they were.
+Shapes: query [tokens, heads, D] (or heads * D); cache [blocks, block size, KV heads, D]; block_table [sequences,
+blocks] int32; lengths one a sequence, int32 on the host. Rows of `out` beyond the sequences are left as they were.
 """
 
 import itertools
@@ -97,7 +97,7 @@ def _npu_paged_attention_splitfuse(
     scale_value,
     out,
 ):
-    """Attention of chunks of prompts and single tokens together; mask [tokens, longest context], a row per new token."""
+    """Attention of chunks of prompts and single tokens together; mask [tokens, longest context]: a row a token."""
     name = "_npu_paged_attention_splitfuse"
     _check_lengths(name, query.shape[0], seq_len=seq_len, context_lens=context_lens)
     _check_mask(name, mask, int(seq_len.sum()), int(context_lens.max()) if context_lens.numel() else 0)
@@ -170,7 +170,10 @@ def _npu_paged_attention_get_workspace(
     namespace="atb",
 )
 def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
-    """Writes key and value [tokens, KV heads, D] into the cache's slots (block * block size + place, int32; -1: nowhere)."""
+    """Writes key and value [tokens, KV heads, D] into the cache.
+
+    slot_indices [tokens] int32: block * block size + place in the block; -1: nowhere.
+    """
     name = "_npu_reshape_and_cache"
     check(
         slot_indices.dtype == torch.int32,
@@ -188,10 +191,19 @@ def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
         view(cache, (count, *cache.shape[2:]))[slots[used]] = fresh[: slots.numel()][used].to(cache.dtype)
 
 
-_QUANTISATION = (
-    "dequant_scale1 quant_scale1 dequant_scale2 quant_scale2 quant_offset2 antiquant_scale antiquant_offset "
-    "key_antiquant_scale key_antiquant_offset value_antiquant_scale value_antiquant_offset"
-).split()
+_QUANTISATION = [
+    "dequant_scale1",
+    "quant_scale1",
+    "dequant_scale2",
+    "quant_scale2",
+    "quant_offset2",
+    "antiquant_scale",
+    "antiquant_offset",
+    "key_antiquant_scale",
+    "key_antiquant_offset",
+    "value_antiquant_scale",
+    "value_antiquant_offset",
+]
 _FUSED_UNUSED = ["query_padding_size", "kv_padding_size", "key_shared_prefix", "value_shared_prefix"]
 _FUSED_ROPE = ["query_rope", "key_rope", "key_rope_antiquant_scale"]
 _INT_MAX = 2147483647
@@ -230,8 +242,8 @@ def npu_fused_infer_attention_score(a):
     check(
         bool(ends) and ends[-1] == a.query.shape[0] and len(ends) == len(contexts),
         lambda: (
-            f"{name}: layout TND wants actual_seq_lengths to end at the number of query tokens, {a.query.shape[0]}, and "
-            f"one actual_seq_lengths_kv each, but found {ends} and {contexts}"
+            f"{name}: layout TND wants actual_seq_lengths to end at the number of query tokens, {a.query.shape[0]}, "
+            f"and one actual_seq_lengths_kv each, but found {ends} and {contexts}"
         ),
     )
     out = unwritten(a.query, a.query.shape)

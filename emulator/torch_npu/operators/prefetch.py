@@ -1,4 +1,4 @@
-"""npu_prefetch: a hint to load weights into the cache (op-plugin 691bf15). Checks its arguments and is counted, no more."""
+"""npu_prefetch, a hint to load weights into the cache (op-plugin 691bf15): checks its arguments and is counted."""
 
 from .registry import check, operator
 

@@ -1,9 +1,10 @@
 """How an operator of torch_npu is declared: schema, kernel, meta function, gradient.
 
-An operator is one node for the dispatcher (`torch.ops.npu.NAME`, or `torch.ops.atb.NAME` where torch_npu puts it there), so
-that Dynamo traces it as a whole and a captured graph replays the work inside it with current data. Its kernel is plain torch
-on the CPU: the registry hands it CPU tensors on the *same memory* as the npu tensors it was called with, refuses tensors on
-the wrong side, turns fresh results into npu tensors without a copy, and counts the call in the trace.
+An operator is one node for the dispatcher (`torch.ops.npu.NAME`, or `torch.ops.atb.NAME` where torch_npu puts it
+there), so that Dynamo traces it as a whole and a captured graph replays the work inside it with current data. Its
+kernel is plain torch on the CPU: the registry hands it CPU tensors on the *same memory* as the npu tensors it was
+called with, refuses tensors on the wrong side, turns fresh results into npu tensors without a copy, and counts the
+call in the trace.
 
 Kernels take every argument of the schema under its own name, defaults filled in, and follow three rules:
 - new tensors name their device (`x.new_empty`, `device=x.device`), never the default one;
@@ -17,14 +18,13 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 
-import torch
-
 import npu_device
+import torch
 
 from .. import settings, trace
 
-# MindSpeed replaces torch.Tensor.view by a function that may copy, which would make an in-place kernel write into the copy.
-# torch_npu is imported before MindSpeed, so this is still the original.
+# MindSpeed replaces torch.Tensor.view by a function that may copy, which would make an in-place kernel write into the
+# copy. torch_npu is imported before MindSpeed, so this is still the original.
 view = torch.Tensor.view
 
 EXPORTS: dict[str, Callable] = {}
@@ -91,9 +91,10 @@ def gradient(
 ) -> Callable[[Callable], Callable]:
     """Makes a registered operator differentiable; the decorated function calls the operator's backward operators.
 
-    It gets `saved` and one gradient per result, and returns a dict argument name -> gradient. Attributes of `saved`: the
-    tensor arguments in `saves`, every argument that is no tensor, `outputs`: a dict with the tensor results in
-    `saves_outputs`, `results`: a list with the results that are no tensors, `wanted`: the arguments that need a gradient.
+    It gets `saved` and one gradient per result, and returns a dict argument name -> gradient. Attributes of `saved`:
+    the tensor arguments in `saves`, every argument that is no tensor, `outputs`: a dict with the tensor results in
+    `saves_outputs`, `results`: a list with the results that are no tensors, `wanted`: the arguments that need a
+    gradient.
 
     inputs   arguments a gradient may be asked for.
     outputs  results a gradient may come from; the others are marked as not differentiable.
@@ -115,7 +116,7 @@ def check(condition: bool, message: str | Callable[[], str], error: type[Excepti
 
 
 def unwritten(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A result of which the device leaves parts unwritten: NaN with NPU_EMULATOR_POISON, zeros otherwise (repeatable)."""
+    """A result of which the device leaves parts unwritten: NaN with NPU_EMULATOR_POISON, zeros (repeatable) without."""
     result = like.new_zeros(shape, dtype=dtype)
     if result.is_floating_point() and settings.poison_level():
         result.fill_(float("nan"))
@@ -159,7 +160,7 @@ class Operator:
         """The call's values in the schema's order; the dispatcher leaves out trailing defaults."""
         values = list(args)
         for argument in self.arguments[len(args) :]:
-            values.append(kwargs[argument.name] if argument.name in kwargs else argument.default_value)
+            values.append(kwargs.get(argument.name, argument.default_value))
         return values
 
     def call(self, values: Sequence) -> object:
@@ -230,8 +231,8 @@ class SharedMemory:
         check(
             tensor.device.type == "cpu",
             lambda: (
-                f"{self.op.name}: argument {name!r} is read on the host while the operator is launched and must be a CPU "
-                f"tensor, but it lies on {tensor.device}. Pass {name}.cpu()."
+                f"{self.op.name}: argument {name!r} is read on the host while the operator is launched and must be a "
+                f"CPU tensor, but it lies on {tensor.device}. Pass {name}.cpu()."
             ),
         )
         return tensor

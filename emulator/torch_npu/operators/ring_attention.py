@@ -1,4 +1,4 @@
-"""npu_ring_attention_update: joins two partial attentions over different keys (MindSpeed 35da6ac, aclnnRingAttentionUpdate)."""
+"""npu_ring_attention_update: joins two attentions over different keys (MindSpeed 35da6ac)."""
 
 import itertools
 
@@ -33,14 +33,14 @@ def npu_ring_attention_update(
 ):
     """-> result, softmax_max and softmax_sum over the keys of both.
 
-    SBH: results [S, B, H], statistics [B, N, S, 8]. TND: results [T, N, D], statistics [T, N, 8] with each sequence's block
-    laid out [N, s, 8]; actual_seq_qlen int64: 0 and the ends of the sequences.
+    SBH: results [S, B, H], statistics [B, N, S, 8]. TND: results [T, N, D], statistics [T, N, 8] with each sequence's
+    block laid out [N, s, 8]; actual_seq_qlen int64: 0 and the ends of the sequences.
     """
     name = "npu_ring_attention_update"
     check(layout in LAYOUTS, f"{name}: layout must be one of {', '.join(LAYOUTS)}, but is {layout}")
     check(
         layout != "TND" or (actual_seq_qlen is not None and actual_seq_qlen.dtype == torch.int64),
-        lambda: f"{name}: layout TND needs actual_seq_qlen in int64, but found {getattr(actual_seq_qlen, 'dtype', None)}",
+        lambda: f"{name}: layout TND needs actual_seq_qlen in int64, found {getattr(actual_seq_qlen, 'dtype', None)}",
     )
     maximum = torch.maximum(prev_softmax_max, cur_softmax_max)
     previous = prev_softmax_sum * torch.exp(prev_softmax_max - maximum)

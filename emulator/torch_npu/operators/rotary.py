@@ -1,4 +1,4 @@
-"""Rotary position embedding: npu_rotary_mul, npu_apply_rotary_pos_emb, _npu_rotary_embedding, npu_rotary_position_embedding.
+"""Rotary position embedding, the four operators that training and rollout use.
 
 Signatures: op-plugin 691bf15 (op_plugin_functions.yaml, RopeAtb.cpp); npu_rotary_position_embedding: MindSpeed 35da6ac,
 ops/csrc/cann/npu_rotary_position_embedding.cpp. "half" pairs element i with i + D/2 (GPT-NeoX), "interleave" pairs
@@ -111,7 +111,7 @@ def _compare_with_first(cache: torch.Tensor) -> None:
     _cache_sums[key] = cache.double().sum().item()
     if len(set(_cache_sums.values())) == 2:
         warnings.warn(
-            "_npu_rotary_embedding was called with a second cos_sin_cache. The operator of op-plugin 691bf15 (RopeAtb.cpp) "
+            "_npu_rotary_embedding got a second cos_sin_cache. The operator of op-plugin 691bf15 (RopeAtb.cpp) "
             "keeps the first one of the process for every later call; the emulator uses the one it is given.",
             stacklevel=3,
         )
@@ -126,13 +126,13 @@ def _compare_with_first(cache: torch.Tensor) -> None:
 def _npu_rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox_style):
     """Turns query and key [tokens, heads * head_size] in place by the angles of their positions.
 
-    cos_sin_cache [positions, rotary width]: cosines, then sines, of the first half of the pairs. A head wider than that is
-    turned in its first part only.
+    cos_sin_cache [positions, rotary width]: cosines, then sines, of the first half of the pairs. A head wider than
+    that is turned in its first part only.
     """
     for name, tensor in (("query", query), ("key", key)):
         check(
             tensor.is_contiguous(),
-            lambda n=name: f"_npu_rotary_embedding: {n} is written in place and must be contiguous; pass {n}.contiguous()",
+            f"_npu_rotary_embedding: {name} is written in place and must be contiguous; pass {name}.contiguous()",
         )
     _compare_with_first(cos_sin_cache)
     angles = cos_sin_cache.index_select(0, positions.flatten())

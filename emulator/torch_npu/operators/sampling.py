@@ -1,4 +1,4 @@
-"""npu_top_k_top_p: what sampling leaves of the logits (op-plugin 691bf15, op_plugin_functions.yaml; aclnnApplyTopKTopP)."""
+"""npu_top_k_top_p: what sampling leaves of the logits (op-plugin 691bf15, op_plugin_functions.yaml)."""
 
 import torch
 

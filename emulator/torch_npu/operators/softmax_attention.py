@@ -1,7 +1,7 @@
 """The arithmetic every attention operator shares, so that trainer and rollout compute the same numbers.
 
-One sequence at a time: query [N, S, D], key [KV, T, D], value [KV, T, Dv], where N is a multiple of KV (grouped queries).
-Everything inside is float32.
+One sequence at a time: query [N, S, D], key [KV, T, D], value [KV, T, Dv], where N is a multiple of KV (grouped
+queries). Everything inside is float32.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Attention of one sequence: result [N, S, Dv], row maximum and row sum of the exponentials [N, S], all float32.
 
-    blocked  bool [S, T], or one that broadcasts to [N, S, T]: True where a query must not look. A row that looks nowhere
+    blocked  bool [S, T], or one that broadcasts to [N, S, T]: True where a query must not look. A row that looks
+             nowhere
              gives zeros, with maximum FLOOR and sum 0.
     """
     heads, rows, _ = query.shape
@@ -55,8 +56,8 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value, float32.
 
-    maximum, total [N, S] and result [N, S, Dv] are those of the whole row: where a row's keys are spread over several calls
-    (ring attention), they come from all of them.
+    maximum, total [N, S] and result [N, S, Dv] are those of the whole row: where a row's keys are spread over several
+    calls (ring attention), they come from all of them.
     """
     if key.shape[1] == 0:
         return query.float() * 0, key.float(), value.float()
