@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
 
+HOME = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
 
 
@@ -132,8 +133,7 @@ def _make(asset: Asset, environment: dict[str, str]) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str], out: Path) -> None:
-    home = Path(__file__).resolve().parent.parent
-    path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(home)]))
+    path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(HOME)]))
     finished = subprocess.run(
         command, cwd=out.parent, env={**environment, "PYTHONPATH": path}, text=True, capture_output=True, check=False
     )
