@@ -4,10 +4,14 @@ Imports stay inside the tasks, so that a command loads only what it needs.
 """
 
 import functools
+import os
+from pathlib import Path
 
 from invoke import Collection, Exit, task
 
 from errors import UserError
+
+ROOT = Path(__file__).resolve().parent
 
 
 def command(*arguments, **options):
@@ -53,18 +57,42 @@ def train(_, recipe, matrix=None, nodes=0, set=None, dry_run=False, rehearse=Fal
 
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe):
-    """Prepare a recipe's dataset."""
-    from recipes import assets
+    """Make and verify a recipe's dataset."""
+    from recipes.prepare import prepare
 
-    return assets.data(recipe)
+    return prepare(recipe, "data")
 
 
 @command(help={"recipe": "name of a recipe"})
 def weights(_, recipe):
-    """Make or convert a recipe's weights and verify them."""
-    from recipes import assets
+    """Make and verify a recipe's weights."""
+    from recipes.prepare import prepare
 
-    return assets.weights(recipe)
+    return prepare(recipe, "weights")
+
+
+@command(name="list", default=True, help={"json": "one JSON document"})
+def recipes_list(_, json=False):
+    """List the recipes: name, matrix, hardware, purpose."""
+    from recipes import catalogue
+
+    return catalogue.show_all(as_json=json)
+
+
+@command(name="show", positional=["recipe"], help={"recipe": "name of a recipe"})
+def recipes_show(_, recipe):
+    """Print the composed configuration of a recipe."""
+    from recipes import catalogue
+
+    return catalogue.show(recipe)
+
+
+@command(name="diff", positional=["first", "second"], help={"first": "a recipe", "second": "another"})
+def recipes_diff(_, first, second):
+    """Print the keys in which two recipes differ."""
+    from recipes import catalogue
+
+    return catalogue.show_difference(first, second)
 
 
 @command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})
@@ -75,4 +103,26 @@ def lock(_, matrix="cpu", check=False):
     return lock.check(matrix) if check else lock.write(matrix)
 
 
-namespace = Collection(train, data, weights, lock)
+@command(
+    help={
+        "k": "run the tests whose names match, pytest's -k",
+        "quick": "leave out what takes long (trainings, compilations)",
+        "args": "further arguments for pytest, in one text",
+    }
+)
+def test(_, k=None, quick=False, args=""):
+    """Run the tests; builds the emulated NPU first where it is missing."""
+    import shlex
+    import subprocess
+    import sys
+
+    from emulator import site
+
+    site.ensure()
+    chosen = [*(["-k", k] if k else []), *(["-m", "not slow"] if quick else []), *shlex.split(args)]
+    command = [sys.executable, "-m", "pytest", "--durations=15", "--durations-min=1", *chosen]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
+
+
+namespace = Collection(train, data, weights, lock, test)
+namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff))
