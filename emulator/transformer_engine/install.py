@@ -1,16 +1,14 @@
 """Makes megatron-core 0.12.1 use this package: one hook per Megatron module, each with its reason.
 
-`install()` may be called before, while or after Megatron is imported, and more than once: hooks of modules that are
-there run at once, the others right after the module's import.
+`install()` may be called before, while or after Megatron is imported, and more than once. That torch.compile has no NPU
+code generator concerns more than TransformerEngine and is torch_npu.drift's affair.
 """
 
 import functools
-import importlib.abc
-import importlib.util
-import sys
 from pathlib import Path
 
 import torch
+from torch_npu import import_hooks
 
 EXTENSION = "megatron.core.extensions.transformer_engine"
 
@@ -18,20 +16,7 @@ EXTENSION = "megatron.core.extensions.transformer_engine"
 # for fused interleaved rotary embedding and fp8 recipes.
 TE_VERSION = "2.1.0"
 
-HOOKS = {}
 
-
-def after(*names: str):
-    """Registers a function of the module for the modules `names`."""
-
-    def register(hook):
-        HOOKS.update(dict.fromkeys(names, hook))
-        return hook
-
-    return register
-
-
-@after("megatron.core.utils")
 def _version(module):
     """Megatron asks for TransformerEngine's version through the package's metadata, which is not there."""
     from packaging.version import Version
@@ -39,13 +24,6 @@ def _version(module):
     module._te_version = Version(TE_VERSION)
 
 
-@after("megatron.core.jit")
-def _no_compiler(module):
-    """jit_fuser is torch.compile, whose default compiler generates code for CUDA and CPU only."""
-    module.jit_fuser = lambda function: function
-
-
-@after("megatron.core.tensor_parallel.random")
 def _random_state(module):
     """See `random`."""
     from . import random
@@ -53,7 +31,6 @@ def _random_state(module):
     module._get_cuda_rng_state, module._set_cuda_rng_state = random.get_rng_state, random.set_rng_state
 
 
-@after("megatron.core.fp8_utils")
 def _no_fp8(module):
     """The distributed optimizer calls this for its fp8 parameters, none here; without TransformerEngine it raises."""
     quantise = module._quantize_param_shard_impl
@@ -65,7 +42,6 @@ def _no_fp8(module):
     module._quantize_param_shard_impl = quantise_if_any
 
 
-@after("megatron.core.fusions.fused_bias_swiglu")
 def _swiglu(module):
     """The MLP's and the experts' activation runs as npu_swiglu, as MindSpeed makes it."""
     from . import swiglu
@@ -74,7 +50,6 @@ def _swiglu(module):
         setattr(module, name, getattr(swiglu, name))
 
 
-@after("megatron.core.optimizer", "megatron.core.optimizer.distrib_optimizer")
 def _adam(module):
     """torch.optim.AdamW, Megatron's replacement for a missing FusedAdam, does not survive its checkpoints."""
     from .optimizer import FusedAdam
@@ -84,43 +59,12 @@ def _adam(module):
         module.HAVE_APEX_OR_TE = True
 
 
-@after("megatron.core.models.common.embeddings.rope_utils")
 def _rotary(module):
     """Imported with megatron.core itself, so perhaps before the extension was registered."""
     from . import rotary
 
     module.fused_apply_rotary_pos_emb = rotary.fused_apply_rotary_pos_emb
     module.fused_apply_rotary_pos_emb_thd = rotary.fused_apply_rotary_pos_emb_thd
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the extension in this folder, and lets the hook of a module run after its import."""
-
-    def __init__(self):
-        self.searching = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name == EXTENSION:
-            return importlib.util.spec_from_file_location(name, Path(__file__).with_name("extension.py"))
-        if name not in HOOKS or self.searching:
-            return None
-        self.searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.searching = False
-        if spec is not None:
-            spec.loader.exec_module = _then_hook(spec.loader.exec_module, HOOKS[name])
-        return spec
-
-
-def _then_hook(execute, hook):
-    @functools.wraps(execute)
-    def execute_and_hook(module):
-        execute(module)
-        hook(module)
-
-    return execute_and_hook
 
 
 def _cuda_type_names():
@@ -135,22 +79,20 @@ def _cuda_type_names():
     torch.Tensor.type = renamed
 
 
-def _no_compiler_for_the_trainer():
-    """verl and Megatron compile small functions with the default compiler, which has no NPU code generator.
+def _compute_capability():
+    """torch >= 2.9 compares the capability of a broadcast tensor's device, torch_npu has none; MindSpeed answers 9.0."""
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
 
-    MindSpeed makes torch.compile do nothing at all, also for the rollout engine in the same process, whose graph mode
-    then captures nothing; here only functions of verl and Megatron stay as they are.
-    """
-    compile_ = torch.compile
 
-    @functools.wraps(compile_)
-    def compile_others(model=None, **keywords):
-        if model is None:
-            return lambda function: compile_others(function, **keywords)
-        owner = getattr(model, "__module__", None) or ""
-        return model if owner.partition(".")[0] in ("verl", "megatron") else compile_(model, **keywords)
-
-    torch.compile = compile_others
+HOOKS = {
+    "megatron.core.utils": _version,
+    "megatron.core.tensor_parallel.random": _random_state,
+    "megatron.core.fp8_utils": _no_fp8,
+    "megatron.core.fusions.fused_bias_swiglu": _swiglu,
+    "megatron.core.optimizer": _adam,
+    "megatron.core.optimizer.distrib_optimizer": _adam,
+    "megatron.core.models.common.embeddings.rope_utils": _rotary,
+}
 
 
 @functools.cache
@@ -159,8 +101,8 @@ def install() -> None:
     import torch_npu.contrib.transfer_to_npu  # noqa: F401  torch.cuda.* and device "cuda" mean the NPU, as on a device
 
     _cuda_type_names()
-    _no_compiler_for_the_trainer()
-    sys.meta_path.insert(0, _Finder())
+    _compute_capability()
+    import_hooks.replace(EXTENSION, str(Path(__file__).with_name("extension.py")))
     for name, hook in HOOKS.items():
-        if name in sys.modules:
-            hook(sys.modules[name])
+        import_hooks.after(name)(hook)
+    import_hooks.activate()
