@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
 import torch.distributed.distributed_c10d as c10d
+import torch.utils._device
 import torch.utils.cpp_extension
 
 from .. import npu
