@@ -147,7 +147,7 @@ def _read(path: Path) -> tuple[str, dict]:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"line (\d+)", str(error))
         line = int(place[1]) if place else text.count("\n") + 1
-        key = _key_at(text, line)
+        key = _key_at(text, line) or _line(text, line)
         reason = re.sub(r"\s*\(at [^)]*\)$", "", str(error))
         raise UserError(f"{path.name}:{line}: {key}: not TOML: {reason}") from None
 
@@ -224,7 +224,12 @@ def _line_of(text: str, key: tuple[str, ...]) -> int:
     return best
 
 
-def _key_at(text: str, line: int) -> str:
-    """The key that `line` writes, or the nearest one above."""
-    before = [key for number, key in _keys_by_line(text) if number <= line]
-    return ".".join(before[-1]) if before else "top"
+def _key_at(text: str, line: int) -> str | None:
+    """The key that is written at `line`."""
+    return next((".".join(key) for number, key in _keys_by_line(text) if number == line), None)
+
+
+def _line(text: str, line: int) -> str:
+    """The start of a line that writes no key."""
+    lines = text.splitlines()
+    return lines[line - 1].strip()[:40] if line <= len(lines) else "end"
