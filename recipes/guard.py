@@ -26,6 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 POLITE_SECONDS = 6.0  # for the trainer to end its Ray session after SIGTERM
 SETTLE_SECONDS = 4.0  # for its helpers to go by themselves after it has ended
+HURRY_SECONDS = 1.0  # the same, after an order to stop
 KILL_SECONDS = 8.0  # for killed processes to be gone; together below the promised 20
 
 # Helpers that free shared memory once the processes they serve are gone. They are stopped last.
@@ -46,9 +47,9 @@ def main() -> int:
         _say({"failed": f"{error.filename or order['command'][0]}: {error.strerror}"})
         return 127
     _say({"started": program})
-    status = _watch(program, wake)
+    status, asked = _watch(program, wake)
     _say({"ended": status})
-    stop_descendants()
+    stop_descendants(HURRY_SECONDS if asked else SETTLE_SECONDS)
     _clear(order, status)
     left = descendants(os.getpid())
     if left:
@@ -73,14 +74,16 @@ def descendants(root: int) -> dict[int, tuple[int, bool]]:
     return found
 
 
-def stop_descendants() -> None:
+def stop_descendants(settle: float) -> None:
     """Kills what is left below this process; helpers that clean up come last."""
-    settled = time.monotonic() + SETTLE_SECONDS
+    settled = time.monotonic() + settle
     while _alive() and time.monotonic() < settled and not _asked_to_hurry():
         _reap()
         time.sleep(0.05)
     deadline, janitors = time.monotonic() + KILL_SECONDS, None
-    while (alive := _alive()) and time.monotonic() < deadline:
+    # A dead process counts until it is reaped: threads of it may still be letting go of memory and files.
+    while descendants(os.getpid()) and time.monotonic() < deadline:
+        alive = _alive()
         workers = {pid: start for pid, start in alive.items() if not _is_janitor(pid)}
         if not workers and janitors is None:
             janitors = time.monotonic() + JANITOR_SECONDS
@@ -123,8 +126,8 @@ def _start(order: dict) -> int:
     return program.pid
 
 
-def _watch(program: int, wake: int) -> int:
-    """Waits for the program's end or an order to stop it; its exit status."""
+def _watch(program: int, wake: int) -> tuple[int, bool]:
+    """Waits for the program's end or an order to stop it; its exit status, and whether it was asked to stop."""
     stop_at, asked = None, False
     poller = select.poll()
     poller.register(0, select.POLLIN | select.POLLHUP)
@@ -146,7 +149,7 @@ def _watch(program: int, wake: int) -> int:
         if stop_at is not None and time.monotonic() >= stop_at:
             _kill(program, None)
             stop_at = time.monotonic() + 1
-    return status
+    return status, asked
 
 
 def _reap(program: int | None = None) -> int | None:

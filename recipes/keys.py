@@ -90,7 +90,7 @@ def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
         elif value == known[key] or isinstance(value, dict):
             fault = None
         else:
-            fault = kinds.fault(key, value, config, defaults)
+            fault = kinds.fault(key, value, defaults, defaults)
         if fault:
             reported.append(key)
             yield fault

@@ -21,8 +21,10 @@ def faults(settings: Sequence[str], config: DictConfig, defaults: DictConfig) ->
 
 def _fault(setting: str, parser: OverridesParser, known: dict, config: DictConfig, defaults: DictConfig) -> str | None:
     name, equals, text = setting.partition("=")
+    if not name.strip("+~ "):
+        return f"{SYNTAX}, found {setting!r} without a key"
     if not setting.startswith("~") and not text.strip():
-        empty = f", or {name}='\"\"' for an empty text" if equals else ""
+        empty = f", or \"{name}=''\" for an empty text" if equals else ""
         return f"{SYNTAX}, found {setting!r} without a value; write {name}=VALUE{empty}"
     try:
         override = parser.parse_override(setting)

@@ -12,11 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 import matrix as matrices
 from errors import UserError
-from recipes import command, failure, launch, metrics, preflight, resume, rundir
+from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import Recipe, compose
 from recipes.resume import Start
-
-EMULATED = "emulated"
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ def train(order: Order, dry_run: bool = False) -> int:
     earlier = rundir.is_run(path)
     if dry_run:
         return _show(recipe, path, earlier)
-    site = _site(recipe.config)
-    _assets(recipe, site)
+    site = _site(recipe)
+    prepare.everything(recipe, site)
     preflight.check(recipe.config, path)
     with _open(recipe, path, earlier, chosen) as (run, start):
         total = total_steps(recipe.config)
@@ -164,7 +162,7 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     for note in start.notes:
         print(f"# {note}")
     scratch = launch.scratch_folder() / "r.XXXXXXXX"  # the real one gets a name of its own
-    print(_command(recipe.config, path, scratch, _site(recipe.config, build=False), start).script(), end="")
+    print(_command(recipe.config, path, scratch, _site(recipe, build=False), start).script(), end="")
     return 0
 
 
@@ -183,26 +181,15 @@ def _run_path(order: Order, recipe: Recipe) -> Path:
     return Path(order.run_dir).expanduser().absolute() if order.run_dir else rundir.default(recipe.name)
 
 
-def _site(config: DictConfig, build: bool = True) -> Path | None:
+def _site(recipe: Recipe, build: bool = True) -> Path | None:
     """The folder that makes the emulated devices importable; None where the recipe runs on real ones."""
-    if OmegaConf.select(config, "launch.hardware") != EMULATED:
+    if build:
+        return prepare.site(recipe)
+    if OmegaConf.select(recipe.config, "launch.hardware") != prepare.EMULATED:
         return None
     from emulator import site
 
-    return site.ensure() if build or not hasattr(site, "folder") else site.folder()
-
-
-def _assets(recipe: Recipe, site: Path | None) -> None:
-    """Makes the model and data that the recipe describes, where they are missing."""
-    from recipes import assets
-
-    wanted = [
-        make for kind, make in (("model", assets.weights), ("data", assets.data))
-        if OmegaConf.select(recipe.config, f"launch.{kind}") is not None
-    ]  # fmt: skip
-    missing = [asset for make in wanted for asset in make(recipe.config)]
-    environment = command.whole(command.added_environment(recipe.config, site, None, None))
-    assets.make(missing, recipe.name, environment, lambda line: print(line, flush=True))
+    return site.folder()
 
 
 def _facts(run: rundir.RunDir) -> None:

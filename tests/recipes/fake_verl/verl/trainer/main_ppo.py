@@ -33,7 +33,7 @@ def main() -> None:
     config = yaml.safe_load((Path(sys.argv[2]) / f"{sys.argv[4]}.yaml").read_text())
     trainer = config["trainer"] | {key[8:]: value for key, value in given.items() if key.startswith("trainer.")}
     print(f"fake trainer, process {os.getpid()}", flush=True)
-    Path(given["++ray_kwargs.ray_init._temp_dir".lstrip("+")]).mkdir(parents=True)
+    Path(given["++ray_kwargs.ray_init._temp_dir".lstrip("+")]).mkdir(parents=True, exist_ok=True)
     for _ in range(int(os.environ.get("FAKE_STRAYS", 0))):
         subprocess.Popen([sys.executable, "-c", STRAY])
     first = 0
@@ -65,7 +65,7 @@ def save(folder: Path, step: int) -> None:
     """A checkpoint in the order in which verl writes it."""
     actor = folder / f"global_step_{step}" / "actor"
     shards = actor / "dist_ckpt"
-    shards.mkdir(parents=True)
+    shards.mkdir(parents=True, exist_ok=True)
     archive(shards / "common.pt")
     (shards / "__0_0.distcp").write_bytes(b"x" * 100)
     metadata, place = Metadata(), Place()

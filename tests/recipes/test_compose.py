@@ -1,0 +1,162 @@
+"""Composing recipes over verl's real config, and every way of mistyping `--set`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from errors import UserError
+from recipes import keys
+from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults
+
+
+def refusal(recipe, *settings) -> str:
+    with pytest.raises(UserError) as caught:
+        compose(str(recipe), settings)
+    assert caught.value.code == 2
+    return str(caught.value)
+
+
+def test_composing_imports_neither_torch_nor_ray_nor_verl():
+    code = (
+        "import sys; from recipes.compose import compose; compose('smoke', ['trainer.total_training_steps=3']);"
+        "print(sorted({'torch', 'ray', 'verl'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recipe_composes_as_it_does_for_verl_alone(name):
+    # as `main_ppo --config-dir recipes --config-name NAME`: its own config folder first, --config-dir after it
+    places = create_config_search_path(str(verl_configs()))
+    places.prepend("command-line", f"file://{FOLDER}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    alone = Hydra.create_main_hydra2("main_ppo", places).compose_config(
+        name, [], RunMode.RUN, with_log_configuration=False
+    )
+    plain = {key: value for key, value in OmegaConf.to_container(alone).items() if key != "hydra"}
+    assert OmegaConf.to_container(compose(name).config) == plain
+
+
+def test_settings_of_each_kind_are_applied(recipe):
+    settings = [
+        "trainer.total_training_steps=3",
+        "trainer.total_epochs=2",
+        "actor_rollout_ref.actor.optim.lr=1",  # a whole number where a number is wanted
+        "actor_rollout_ref.rollout.max_model_len=64",  # null in verl's config, Optional[int] in its dataclass
+        "trainer.logger=console",  # verl takes one name as well as a list
+        "data.train_files=[a.parquet,b.parquet]",
+        "trainer.experiment_name='123'",
+        "trainer.project_name=${trainer.experiment_name}",
+        "actor_rollout_ref.rollout.n=${trainer.nnodes}",
+        "+launch.env.NEW=1",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.seed=4",
+        "++trainer.nnodes=1",
+        "+some.new.key={a: [1, 2]}",
+        "~trainer.del_local_ckpt_after_load",
+    ]
+    config = compose(str(recipe), settings).config
+    assert config.trainer.total_training_steps == 3 and config.actor_rollout_ref.rollout.max_model_len == 64
+    assert config.trainer.project_name == "123" and config.some.new.key.a[1] == 2
+    assert "del_local_ckpt_after_load" not in config.trainer
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        (
+            "trainer.total_traning_steps=3",
+            ["trainer.total_traning_steps", "nearest keys: trainer.total_training_steps"],
+        ),
+        ("lr=1", ["actor_rollout_ref.actor.optim.lr", "+lr=VALUE"]),
+        ("actor_rollout_ref.rolout.n=4", ["nearest keys: actor_rollout_ref.rollout.n"]),
+        ("qqqqqqqq=4", ["no key is like it"]),
+        ("actor_rollout_ref.rollout.n=four", ["expected a whole number", "'four', which is text"]),
+        ("data.train_batch_size=8.5", ["expected a whole number", "8.5"]),
+        ("trainer.val_before_train=1", ["expected true or false", "1, which is a whole number"]),
+        ("actor_rollout_ref.actor.optim.lr=fast", ["expected a number", "'fast'"]),
+        ("actor_rollout_ref.actor.optim.lr=[1]", ["expected a number", "which is a list"]),
+        ("actor_rollout_ref.rollout.n=null", ["expected a whole number", "null"]),
+        ("actor_rollout_ref.rollout.max_model_len=abc", ["expected a whole number or null", "'abc'"]),
+        ("trainer.total_training_steps=ten", ["expected a whole number", "'ten'"]),
+        ("trainer.experiment_name=123", ["expected text", "\"trainer.experiment_name='123'\""]),
+        ("trainer.nnodes", ["without a value", "trainer.nnodes=VALUE"]),
+        ("trainer.nnodes=", ["without a value", "trainer.nnodes=VALUE"]),
+        ("trainer.nnodes=1,2", ["expected one value, found several", "[a,b]"]),
+        ("data.train_files=[a", ["KEY=VALUE", "'data.train_files=[a'"]),
+        ("=3", ["KEY=VALUE", "'=3'"]),
+        ("~trainer.nnode", ["expected a key that is there", "trainer.nnodes"]),
+        ("+trainer.nnodes=2", ["expected a key that is not there yet", "drop the +"]),
+        ("hydra.run.dir=/x", ["hydra.run.dir", "set by the launcher"]),
+        ("launch.env.NEW=1", ["launch.env.NEW", "+launch.env.NEW=VALUE"]),
+        ("trainer=3", ["trainer", "a mapping", "3"]),
+    ],
+)
+def test_a_bad_setting_is_named_in_one_line(recipe, setting, parts):
+    message = refusal(recipe, setting)
+    assert len(message.splitlines()) == 1
+    for part in parts:
+        assert part in message
+
+
+def test_all_bad_settings_are_told_at_once(recipe):
+    lines = refusal(recipe, "trainer.nnode=1", "trainer.nnodes=1", "trainer.nnodes=x", "data.shufle=true").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["trainer.nnode", "trainer.nnodes", "data.shufle"]
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    message = refusal("smoek")
+    assert "did you mean smoke?" in message and str(FOLDER / "smoek.yaml") in message
+    assert "expected --recipe NAME" in refusal("")
+    assert find("smoke") == FOLDER / "smoke.yaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"trainer": {"total_epoch": 2}}, ["trainer.total_epoch", "trainer.total_epochs"]),
+        ({"trainer": {"total_epochs": "two"}}, ["trainer.total_epochs", "expected a whole number", "'two'"]),
+        ({"actor_rolout_ref": {"rollout": {"n": 2}}}, ["actor_rolout_ref", "actor_rollout_ref"]),
+        ({"launch": {"node": 1}}, ["launch.node", "launch.nodes"]),
+        ({"launch": {"nodes": "one"}}, ["launch.nodes", "expected a whole number", "'one'"]),
+    ],
+)
+def test_a_mistake_in_the_recipe_itself_is_named_with_its_file(recipe, change, parts):
+    written = yaml.safe_load(recipe.read_text())
+    for top, inner in change.items():
+        written.setdefault(top, {}).update(inner)
+    recipe.write_text(yaml.safe_dump(written, sort_keys=False))
+    message = refusal(recipe)
+    assert message.startswith(f"{recipe}: ") and len(message.splitlines()) == 1
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("defaults: [ppo_megatron_trainer, _self_\n", ["line", "expected YAML"]),
+        ("defaults: [ppo_megatron_trainr, _self_]\n", ["ppo_megatron_trainr"]),
+        ("- a\n- b\n", ["expected"]),
+    ],
+)
+def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts):
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    message = refusal(file)
+    assert str(file) in message and len(message.splitlines()) == 1
+    for part in parts:
+        assert part in message
+
+
+def test_verls_own_config_has_no_fault_against_itself():
+    assert list(keys.faults(verl_defaults(), verl_defaults())) == []
