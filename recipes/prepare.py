@@ -1,9 +1,10 @@
-"""`invoke data` and `invoke weights`, and the same before a training: makes what the recipe describes and is missing."""
+"""`invoke data` and `invoke weights`, and the same before a training: makes what a recipe describes and is missing."""
 
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from errors import UserError
 from recipes import assets, command
 from recipes.compose import Recipe, compose
 
@@ -30,7 +31,10 @@ def site(recipe: Recipe) -> Path | None:
         return None
     from emulator import site
 
-    return site.ensure()
+    try:
+        return site.ensure()
+    except (site.SiteError, site.build.BuildError) as error:
+        raise UserError(str(error)) from error
 
 
 def everything(recipe: Recipe, site: Path | None) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,8 +61,11 @@ def disk(run: Path, weights: int, config: DictConfig) -> Iterator[str]:
     if not place.is_dir():
         yield f"{run}: expected to make a folder there, found that {place} is a file; use --run-dir"
         return
-    if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_flag & os.ST_RDONLY:
-        yield f"{run}: expected a writable place, found {place} read-only; use --run-dir"
+    try:
+        with tempfile.TemporaryFile(dir=place):  # a name that is never seen; permission bits alone do not tell
+            pass
+    except OSError as error:
+        yield f"{run}: expected a writable place, found {place}: {error.strerror}; use --run-dir"
         return
     saves = OmegaConf.select(config, "trainer.save_freq") or -1
     wanted = SMALLEST_SPACE + (STATES_PER_WEIGHT * weights if saves > 0 else 0)
