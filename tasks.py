@@ -58,17 +58,17 @@ def train(_, recipe, matrix=None, nodes=0, set=None, dry_run=False, rehearse=Fal
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe):
     """Make and verify a recipe's dataset."""
-    from recipes.prepare import prepare
+    from recipes import prepare
 
-    return prepare(recipe, "data")
+    return prepare.data(recipe)
 
 
 @command(help={"recipe": "name of a recipe"})
 def weights(_, recipe):
     """Make and verify a recipe's weights."""
-    from recipes.prepare import prepare
+    from recipes import prepare
 
-    return prepare(recipe, "weights")
+    return prepare.weights(recipe)
 
 
 @command(name="list", default=True, help={"json": "one JSON document"})
