@@ -1,0 +1,425 @@
+// Operators: the CPU kernel of every aten operator, called on aliases of the npu tensors among its arguments.
+#include "device.h"
+#include "device_checks.h"  // written by build.py from torch's own operator table
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/Generator.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace npu {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+std::atomic<int64_t> operator_count{0};
+
+// ---- tables ---------------------------------------------------------------------------------------------------
+// Operators that take CPU tensors beside npu tensors, as on CUDA: index tensors are moved, lengths are read by the host.
+std::unordered_set<std::string>& host_argument_operators() {
+  static auto* table = new std::unordered_set<std::string>{
+      "aten::index.Tensor",
+      "aten::index.Tensor_out",
+      "aten::index_put",
+      "aten::index_put_",
+      "aten::_index_put_impl_",
+      "aten::_unsafe_index.Tensor",
+      "aten::_pack_padded_sequence",
+      "aten::ctc_loss.Tensor",
+      "aten::_ctc_loss.Tensor",
+  };
+  return *table;
+}
+
+// Operators whose result (or its shape) the host must know: a device runs its queue empty first.
+const std::unordered_set<std::string>& synchronising_operators() {
+  static const auto* table = new std::unordered_set<std::string>{
+      "aten::equal",          "aten::nonzero",        "aten::nonzero.out",
+      "aten::masked_select",  "aten::masked_select.out", "aten::_unique",
+      "aten::_unique2",       "aten::unique_dim",     "aten::unique_consecutive",
+      "aten::unique_dim_consecutive", "aten::repeat_interleave.Tensor", "aten::bincount",
+  };
+  return *table;
+}
+
+std::unordered_set<std::string>& quiet_namespaces() {
+  static auto* table = new std::unordered_set<std::string>{"aten", "prims", "prim", "quantized", "inductor", "_quantized"};
+  return *table;
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// torch's rule, which its device backends share: see check_devices().
+bool takes_host_scalars(std::string_view name) {
+  return std::binary_search(std::begin(kTakesHostScalars), std::end(kTakesHostScalars), name);
+}
+
+// ---- the arguments of one call --------------------------------------------------------------------------------
+class Arguments {
+ public:
+  int device = -1;            // of the first npu tensor, or of a device argument
+  bool wants_cpu = false;     // a device argument asks for a result on the CPU
+  int host_argument = -1;     // the first argument that holds a CPU tensor with dimensions
+  int host_scalar = -1;       // the first argument that holds a CPU tensor without dimensions
+
+  at::Tensor to_cpu(const at::Tensor& tensor, int argument) {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    if (tensor.device().type() != kNpu) {
+      note_host_tensor(tensor, argument);
+      return tensor;
+    }
+    note_device(tensor.device().index());
+    if (const Pair* known = find(by_npu_, tensor.unsafeGetTensorImpl())) {
+      return known->cpu;
+    }
+    c10::StorageImpl* storage = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    const Pair* relative = storage ? find(by_npu_storage_, storage) : nullptr;
+    at::Tensor cpu = relative ? host_alias_on(tensor, relative->cpu.storage()) : host_alias(tensor);
+    remember({tensor, cpu});
+    return cpu;
+  }
+
+  at::Tensor to_npu(const at::Tensor& result) {
+    if (!result.defined()) {
+      return result;
+    }
+    if (const Pair* known = find(by_cpu_, result.unsafeGetTensorImpl())) {
+      return known->npu;
+    }
+    if (wants_cpu || !result.device().is_cpu() || !result.has_storage()) {
+      return result.has_storage() || wants_cpu ? result : wrap(result, device_or_current());
+    }
+    if (const Pair* relative = find(by_cpu_storage_, result.storage().unsafeGetStorageImpl())) {
+      return npu_view_of(result, relative->npu.storage());
+    }
+    return wrap(result, device_or_current());
+  }
+
+  // out= variants and resizing kernels change sizes, or give the storage new memory.
+  void write_back() {
+    for (Pair& pair : pairs_) {
+      auto* npu_storage = pair.npu.storage().unsafeGetStorageImpl();
+      auto* cpu_storage = pair.cpu.storage().unsafeGetStorageImpl();
+      const size_t bytes = cpu_storage->nbytes();
+      if (cpu_storage->device().is_cpu()) {
+        if (cpu_storage->data_ptr().get() != host_pointer(npu_storage->data_ptr().get())) {
+          c10::DataPtr data = adopt(cpu_storage->set_data_ptr(c10::DataPtr()), bytes, npu_storage->device().index());
+          npu_storage->set_data_ptr_noswap(std::move(data));
+          npu_storage->set_nbytes(bytes);
+        } else if (npu_storage->nbytes() != bytes) {
+          npu_storage->set_nbytes(bytes);
+        }
+      }
+      auto* npu = pair.npu.unsafeGetTensorImpl();
+      const auto* cpu = pair.cpu.unsafeGetTensorImpl();
+      if (npu->sizes() != cpu->sizes() || npu->strides() != cpu->strides() ||
+          npu->storage_offset() != cpu->storage_offset()) {
+        npu->set_sizes_and_strides(cpu->sizes(), cpu->strides(), cpu->storage_offset());
+      }
+    }
+  }
+
+  int device_or_current() const { return device < 0 ? current_device() : device; }
+
+ private:
+  struct Pair {
+    at::Tensor npu;
+    at::Tensor cpu;
+  };
+  // Most calls have a handful of tensors, multi-tensor optimizers have thousands: a scan for the former, a map for
+  // the latter.
+  struct Index {
+    std::vector<std::pair<const void*, int>> entries;
+    std::unordered_map<const void*, int> map;
+  };
+  static constexpr size_t kScan = 16;
+
+  void note_device(int index) {
+    TORCH_CHECK(device < 0 || device == index,
+                "Expected all tensors to be on the same device, but found at least two devices, npu:", device,
+                " and npu:", index, "!");
+    device = index;
+  }
+  void note_host_tensor(const at::Tensor& tensor, int argument) {
+    if (!tensor.device().is_cpu()) {
+      return;
+    }
+    int& first = tensor.dim() > 0 ? host_argument : host_scalar;
+    if (first < 0 && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      first = argument;
+    }
+  }
+  const Pair* find(const Index& index, const void* key) const {
+    if (index.entries.size() > kScan) {
+      auto found = index.map.find(key);
+      return found == index.map.end() ? nullptr : &pairs_[found->second];
+    }
+    for (const auto& [entry, position] : index.entries) {
+      if (entry == key) {
+        return &pairs_[position];
+      }
+    }
+    return nullptr;
+  }
+  static void insert(Index& index, const void* key, int position) {
+    index.entries.emplace_back(key, position);
+    if (index.entries.size() == kScan + 1) {
+      for (auto entry = index.entries.begin(); entry != index.entries.end(); ++entry) {
+        index.map.emplace(entry->first, entry->second);
+      }
+    } else if (index.entries.size() > kScan) {
+      index.map.emplace(key, position);
+    }
+  }
+  void remember(Pair pair) {
+    const int position = static_cast<int>(pairs_.size());
+    insert(by_npu_, pair.npu.unsafeGetTensorImpl(), position);
+    insert(by_npu_storage_, pair.npu.storage().unsafeGetStorageImpl(), position);
+    insert(by_cpu_, pair.cpu.unsafeGetTensorImpl(), position);
+    insert(by_cpu_storage_, pair.cpu.storage().unsafeGetStorageImpl(), position);
+    pairs_.push_back(std::move(pair));
+  }
+
+  std::vector<Pair> pairs_;
+  Index by_npu_, by_npu_storage_, by_cpu_, by_cpu_storage_;
+};
+
+// ---- one call -------------------------------------------------------------------------------------------------
+bool wants_generator(const c10::Argument& argument) {
+  const auto* optional = argument.type()->castRaw<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == c10::GeneratorType::Kind;
+}
+
+void argument_to_cpu(IValue& value, const c10::Argument& argument, int position, Arguments& arguments) {
+  if (value.isTensor()) {
+    value = arguments.to_cpu(value.toTensor(), position);
+  } else if (value.isTensorList()) {
+    const auto tensors = value.toTensorList();
+    c10::List<at::Tensor> aliases;
+    aliases.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      aliases.push_back(arguments.to_cpu(tensors.get(i), position));
+    }
+    value = std::move(aliases);
+  } else if (value.isOptionalTensorList()) {
+    const auto tensors = value.toOptionalTensorList();
+    c10::List<std::optional<at::Tensor>> aliases;
+    aliases.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const std::optional<at::Tensor> tensor = tensors.get(i);
+      aliases.push_back(tensor ? std::make_optional(arguments.to_cpu(*tensor, position)) : std::nullopt);
+    }
+    value = std::move(aliases);
+  } else if (value.isDevice()) {
+    const c10::Device device = value.toDevice();
+    if (device.type() == kNpu) {
+      arguments.device = checked_index(device.has_index() ? device.index() : -1);
+      value = c10::Device(c10::kCPU);
+    } else {
+      arguments.wants_cpu = device.is_cpu();
+    }
+  } else if (value.isGenerator()) {
+    value = cpu_generator_of(value.toGenerator());
+  } else if (value.isNone() && wants_generator(argument)) {
+    value = cpu_generator_of(default_generator(arguments.device_or_current()));
+  }
+}
+
+void result_to_npu(IValue& value, Arguments& arguments) {
+  if (value.isTensor()) {
+    value = arguments.to_npu(value.toTensor());
+  } else if (value.isTensorList()) {
+    const auto tensors = value.toTensorList();
+    c10::List<at::Tensor> results;
+    results.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      results.push_back(arguments.to_npu(tensors.get(i)));
+    }
+    value = std::move(results);
+  }
+}
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// Which CPU tensors may stand beside npu tensors is torch's rule for every device backend: operators that torch marks
+// "device_check: NoCheck" (element-wise ones) take tensors without dimensions for scalars, unless they write to them;
+// the others take none. device_checks.h holds the marks.
+void check_devices(const OperatorHandle& op, const Arguments& arguments) {
+  int wrong = arguments.host_argument;
+  const auto& schema = op.schema();
+  const std::string name = full_name(schema.operator_name());
+  if (wrong < 0) {
+    const bool takes_scalars = takes_host_scalars(name);
+    if (takes_scalars && !is_written(schema.arguments()[arguments.host_scalar])) {
+      return;
+    }
+    wrong = arguments.host_scalar;
+  }
+  const bool first_argument = wrong == 0;
+  if (!first_argument && host_argument_operators().count(name)) {
+    return;
+  }
+  if (arguments.device < 0) {  // a factory-like call without npu tensors
+    return;
+  }
+  TORCH_CHECK(
+      false,
+      "Expected all tensors to be on the same device, but found at least two devices, npu:", arguments.device,
+      " and cpu! (when checking argument for argument ", schema.arguments()[wrong].name(),
+      " in method wrapper_PrivateUse1__", std::string_view(name).substr(name.find("::") + 2), ")");
+}
+
+void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
+  ++operator_count;
+  const auto& schema = op.schema();
+  const size_t first_argument = stack->size() - schema.arguments().size();
+  Arguments arguments;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    argument_to_cpu((*stack)[first_argument + i], schema.arguments()[i], static_cast<int>(i), arguments);
+  }
+  if (C10_UNLIKELY(arguments.host_argument >= 0 || arguments.host_scalar >= 0)) {
+    check_devices(op, arguments);
+  }
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    std::optional<KernelScope> device_memory;
+    if (!arguments.wants_cpu) {
+      device_memory.emplace(arguments.device_or_current());
+    }
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  }
+  arguments.write_back();
+  const size_t first_result = stack->size() - schema.returns().size();
+  for (size_t i = first_result; i < stack->size(); ++i) {
+    result_to_npu((*stack)[i], arguments);
+  }
+}
+
+void run_synchronising(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  synchronize_current_stream();
+  run_operator(op, keys, stack);
+}
+
+// Indexing with a mask counts its true elements on the host; indexing with integers does not.
+void run_indexing(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  for (const IValue& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (!value.isOptionalTensorList()) {
+      continue;
+    }
+    for (const IValue& index : value.toListRef()) {
+      if (index.isTensor() && index.toTensor().defined() &&
+          (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte)) {
+        synchronize_current_stream();
+      }
+    }
+  }
+  run_operator(op, keys, stack);
+}
+
+// Operators of other libraries that have a CPU kernel and none for the npu. torch_npu runs them on the CPU, too
+// (VariableFallbackKernel.cpp, npu_cpu_fallback), and warns once for each.
+void run_foreign_operator(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  static std::mutex mutex;
+  static auto* warned = new std::unordered_set<std::string>;
+  const std::string name = full_name(op.schema().operator_name());
+  const std::string space = name.substr(0, name.find("::"));
+  bool warn = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    warn = quiet_namespaces().count(space) == 0 && warned->insert(name).second;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasKernelForDispatchKey(DispatchKey::CPU) ||
+          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd),
+      "Could not run '", name, "' on npu tensors: it has no kernel for the NPU (PrivateUse1) and none for the CPU.");
+  if (warn) {
+    TORCH_WARN("'", name, "' has no kernel for the NPU: it runs on the CPU, which is slow on a device.");
+  }
+  run_operator(op, keys, stack);
+}
+
+void refuse_sparse(const OperatorHandle& op, DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "'", full_name(op.schema().operator_name()), "': the emulated NPU has no sparse tensors; ",
+      "make them on the CPU (.cpu()) or dense (.to_dense()).");
+}
+
+bool is_served_by_cpu_kernel(const OperatorHandle& op, const c10::OperatorName& name) {
+  constexpr std::string_view kMultiTensor = "aten::_foreach_";
+  if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
+    return false;
+  }
+  // The multi-tensor operators are single operators on a device though torch composes them on the CPU.
+  return op.hasKernelForDispatchKey(DispatchKey::CPU) ||
+      std::string_view(name.name).substr(0, kMultiTensor.size()) == kMultiTensor;
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign_operator>());
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+}
+
+}  // namespace
+
+int64_t operators_run() {
+  return operator_count;
+}
+void allow_host_argument(const std::string& operator_name) {
+  host_argument_operators().insert(operator_name);
+}
+void allow_namespace(const std::string& name) {
+  quiet_namespaces().insert(name);
+}
+
+// At load time rather than in a static table: the operators differ between versions of torch.
+int register_aten_operators() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  int registered = 0;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != std::optional<std::string_view>("aten")) {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (!op || !is_served_by_cpu_kernel(*op, name)) {
+      continue;
+    }
+    const std::string full = full_name(name);
+    if (synchronising_operators().count(full)) {
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_synchronising>());
+    } else if (full.find("index") != std::string::npos && host_argument_operators().count(full)) {
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_indexing>());
+    } else {
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_operator>());
+    }
+    ++registered;
+  }
+  return registered;
+}
+
+}  // namespace npu

@@ -1,0 +1,272 @@
+// The process group "hccl": gloo on aliases of npu tensors.
+#include "hccl.h"
+
+#include "device.h"
+
+#include <ATen/ops/div.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace npu {
+namespace {
+
+using at::Tensor;
+using c10d::Work;
+using WorkPtr = c10::intrusive_ptr<Work>;
+using Tensors = std::vector<Tensor>;
+using TensorLists = std::vector<Tensors>;
+
+Tensor on_host(const Tensor& tensor) {
+  TORCH_CHECK(tensor.device().type() == kNpu, "No backend type associated with device type ", tensor.device().type(),
+              ": the hccl process group takes npu tensors");
+  return npu::host_alias(tensor.detach());
+}
+Tensors on_host(const Tensors& tensors) {
+  Tensors aliases;
+  for (const Tensor& tensor : tensors) {
+    aliases.push_back(on_host(tensor));
+  }
+  return aliases;
+}
+TensorLists on_host(const TensorLists& lists) {
+  TensorLists aliases;
+  for (const Tensors& tensors : lists) {
+    aliases.push_back(on_host(tensors));
+  }
+  return aliases;
+}
+
+// What endCoalescing() returns: several pieces of work as one.
+class CoalescedWork final : public Work {
+ public:
+  explicit CoalescedWork(std::vector<WorkPtr> works) : works_(std::move(works)) {}
+  bool isCompleted() override {
+    for (const WorkPtr& work : works_) {
+      if (!work->isCompleted()) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool isSuccess() const override {
+    for (const WorkPtr& work : works_) {
+      if (!work->isSuccess()) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const WorkPtr& work : works_) {
+      work->wait(timeout);
+    }
+    return true;
+  }
+
+ private:
+  std::vector<WorkPtr> works_;
+};
+
+// gloo has no average. torch_npu adds up and divides, too (ProcessGroupHCCL.cpp).
+class AveragingWork final : public Work {
+ public:
+  AveragingWork(WorkPtr sum, Tensors results, int64_t ranks)
+      : sum_(std::move(sum)), results_(std::move(results)), ranks_(ranks) {}
+  bool isCompleted() override { return sum_->isCompleted(); }
+  bool isSuccess() const override { return sum_->isSuccess(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool done = sum_->wait(timeout);
+    for (Tensor& result : results_) {
+      result.div_(ranks_);
+    }
+    results_.clear();
+    return done;
+  }
+
+ private:
+  WorkPtr sum_;
+  Tensors results_;
+  int64_t ranks_;
+};
+
+// The reduction that gloo is asked for.
+template <class Options>
+Options for_gloo(Options options, const Tensors& tensors) {
+  if (options.reduceOp == c10d::ReduceOp::AVG) {
+    options.reduceOp = c10d::ReduceOp::SUM;
+  } else if (options.reduceOp == c10d::ReduceOp::SUM && !tensors.empty() && tensors[0].scalar_type() == at::kBool) {
+    options.reduceOp = c10d::ReduceOp::MAX;  // as torch_npu: a sum of truth values is "or"
+  }
+  return options;
+}
+
+class ProcessGroupHccl final : public c10d::Backend {
+ public:
+  ProcessGroupHccl(c10::intrusive_ptr<c10d::Backend> gloo, int rank, int size)
+      : Backend(rank, size), gloo_(std::move(gloo)) {}
+
+  const std::string getBackendName() const override { return "hccl"; }
+  bool supportsCoalescing() const override { return true; }
+  void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+  void abort() override { gloo_->abort(); }
+  void shutdown() override { gloo_->shutdown(); }
+
+  void startCoalescing() override {
+    coalescing_ = true;
+    coalesced_.clear();
+  }
+  WorkPtr endCoalescing() override {
+    coalescing_ = false;
+    return c10::make_intrusive<CoalescedWork>(std::exchange(coalesced_, {}));
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    Tensors host = on_host(tensors);
+    return keep(gloo_->broadcast(host, options));
+  }
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    Tensors host = on_host(tensors);
+    return keep(averaged(gloo_->allreduce(host, for_gloo(options, host)), host, options.reduceOp));
+  }
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    Tensors host = on_host(tensors);
+    return keep(averaged(gloo_->allreduce_coalesced(host, for_gloo(options, host)), host, options.reduceOp));
+  }
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    Tensors host = on_host(tensors);
+    const bool is_root = getRank() == options.rootRank;
+    return keep(averaged(gloo_->reduce(host, for_gloo(options, host)), is_root ? host : Tensors{}, options.reduceOp));
+  }
+
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    TensorLists host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    // hccl compares the numbers of elements, gloo the shapes.
+    for (size_t i = 0; i < std::min(host_inputs.size(), host_outputs.size()); ++i) {
+      if (!host_outputs[i].empty() && host_inputs[i].numel() == host_outputs[i][0].numel()) {
+        host_inputs[i] = host_inputs[i].reshape(host_outputs[i][0].sizes());
+      }
+    }
+    return keep(gloo_->allgather(host_outputs, host_inputs, options));
+  }
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) override {
+    Tensor host_output = on_host(output);
+    Tensor host_input = on_host(input);
+    return keep(gloo_->_allgather_base(host_output, host_input, options));
+  }
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    TensorLists host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    return keep(gloo_->allgather_coalesced(host_outputs, host_inputs, options));
+  }
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    Tensors host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    return keep(gloo_->allgather_into_tensor_coalesced(host_outputs, host_inputs, options));
+  }
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    TensorLists host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    return keep(gloo_->gather(host_outputs, host_inputs, options));
+  }
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override {
+    Tensors host_outputs = on_host(outputs);
+    TensorLists host_inputs = on_host(inputs);
+    return keep(gloo_->scatter(host_outputs, host_inputs, options));
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override {
+    Tensors host_outputs = on_host(outputs);
+    TensorLists host_inputs = on_host(inputs);
+    WorkPtr work = gloo_->reduce_scatter(host_outputs, host_inputs, for_gloo(options, host_outputs));
+    return keep(averaged(std::move(work), host_outputs, options.reduceOp));
+  }
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    Tensor host_output = on_host(output);
+    Tensor host_input = on_host(input);
+    WorkPtr work = gloo_->_reduce_scatter_base(host_output, host_input, for_gloo(options, {host_input}));
+    return keep(averaged(std::move(work), {host_output}, options.reduceOp));
+  }
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override {
+    Tensors host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    WorkPtr work = gloo_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, for_gloo(options, host_inputs));
+    return keep(averaged(std::move(work), host_outputs, options.reduceOp));
+  }
+
+  WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+    Tensor host_output = on_host(output);
+    Tensor host_input = on_host(input);
+    return keep(gloo_->alltoall_base(host_output, host_input, output_splits, input_splits, options));
+  }
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    Tensors host_outputs = on_host(outputs);
+    Tensors host_inputs = on_host(inputs);
+    return keep(gloo_->alltoall(host_outputs, host_inputs, options));
+  }
+
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    Tensors host = on_host(tensors);
+    return keep(gloo_->send(host, to, tag));
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    Tensors host = on_host(tensors);
+    return keep(gloo_->recv(host, from, tag));
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    Tensors host = on_host(tensors);
+    return keep(gloo_->recvAnysource(host, tag));
+  }
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    synchronize_current_stream();
+    c10d::BarrierOptions host_options = options;
+    host_options.device.reset();
+    host_options.device_ids.clear();
+    return keep(gloo_->barrier(host_options));
+  }
+
+ private:
+  WorkPtr keep(WorkPtr work) {
+    if (coalescing_) {
+      coalesced_.push_back(work);
+    }
+    return work;
+  }
+  WorkPtr averaged(WorkPtr work, Tensors results, const c10d::ReduceOp& operation) {
+    if (operation != c10d::ReduceOp::AVG) {
+      return work;
+    }
+    return c10::make_intrusive<AveragingWork>(std::move(work), std::move(results), getSize());
+  }
+
+  c10::intrusive_ptr<c10d::Backend> gloo_;
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+};
+
+}  // namespace
+
+void bind_hccl(pybind11::module_& module) {
+  namespace py = pybind11;
+  py::module_::import("torch._C._distributed_c10d");  // registers the base class
+  py::class_<ProcessGroupHccl, c10d::Backend, c10::intrusive_ptr<ProcessGroupHccl>>(
+      module, "ProcessGroupHCCL", "Collectives on npu tensors, done by a gloo process group on the same memory.")
+      .def(py::init([](c10::intrusive_ptr<c10d::Backend> gloo, int rank, int size) {
+             return c10::make_intrusive<ProcessGroupHccl>(std::move(gloo), rank, size);
+           }),
+           py::arg("gloo"), py::arg("rank"), py::arg("size"))
+      .def("get_hccl_comm_name", [](ProcessGroupHccl&, int rank) { return "emulated_hccl_" + std::to_string(rank); },
+           py::arg("rank") = 0, "A name for the communicator; operators that take one only pass it on.");
+}
+
+}  // namespace npu
