@@ -116,13 +116,26 @@ def test(_, k=None, quick=False, args=""):
     import subprocess
     import sys
 
-    from emulator import site
-
-    site.ensure()
+    if code := subprocess.run([sys.executable, "-m", "emulator.site"], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        return code
     chosen = [*(["-k", k] if k else []), *(["-m", "not slow"] if quick else []), *shlex.split(args)]
     command = [sys.executable, "-m", "pytest", "--durations=15", "--durations-min=1", *chosen]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
-namespace = Collection(train, data, weights, lock, test)
+@command(
+    help={
+        "recipe": "what is trained",
+        "steps": "steps of each of four trainings; 0 leaves them out",
+        "rounds": "repetitions of what is short",
+    }
+)
+def bench(_, recipe="smoke", steps=10, rounds=7):
+    """Measure the command line and the launcher against their targets (some minutes, mostly the trainings)."""
+    from recipes.bench import bench
+
+    return bench(recipe, steps, rounds)
+
+
+namespace = Collection(train, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff))

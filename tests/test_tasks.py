@@ -1,0 +1,143 @@
+"""The command line: its verbs, its exit codes, its messages, and that it starts at once."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from invoke import Exit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def invoke(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *arguments]
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **environment}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_verbs():
+    listed = {line.split()[0] for line in invoke("--list").stdout.splitlines()[2:] if re.match(r"  \S", line)}
+    wanted = {"train", "data", "weights", "lock", "test", "recipes.list", "recipes.show", "recipes.diff"}
+    assert wanted <= listed
+
+
+def test_every_verb_says_what_it_does_and_what_its_arguments_mean():
+    found = json.loads(invoke("--list", "--list-format=json").stdout)
+    tasks = [task for group in [found, *found["collections"]] for task in group["tasks"]]
+    assert tasks and all(task["help"] for task in tasks)
+    for task in ("train", "lock", "test"):
+        shown = invoke("--help", task).stdout
+        for option in re.findall(r"^  (?:-\w(?: \S+)?, )?--\S+(.*)$", shown, re.MULTILINE):
+            assert option.strip(), shown
+
+
+def test_the_list_needs_none_of_the_stack():
+    code = (
+        "import sys\nfrom invoke.main import program\n"
+        f"sys.argv = ['invoke', '--search-root', {str(ROOT)!r}, '--list']\n"
+        "try: program.run()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'pydantic', 'rich', 'hydra', 'omegaconf', 'ray', 'numpy'}\n"
+        "print('LOADED', sorted(sys.modules.keys() & heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "LOADED []" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["lock", "--matrix", "nope"], 2, "error: unknown matrix 'nope': matrix.toml has performance, commercial, cpu"),
+        (["lock", "--matrix", "performance"], 2, "installed by the image"),
+        (["lock", "--check", "--matrix", "commercial"], 2, "installed by the image"),
+        (["recipes.show", "smok"], 2, "did you mean smoke?"),
+        (["recipes.diff", "smoke", "smok"], 2, "did you mean smoke?"),
+        (["train", "--recipe", "smok"], 2, "did you mean smoke?"),
+        (["data", "--recipe", "smok"], 2, "did you mean smoke?"),
+    ],
+)
+def test_a_user_s_mistake_is_one_message(arguments, code, message, tmp_path):
+    done = invoke(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_recipes_as_json():
+    rows = json.loads(invoke("recipes", "--json").stdout)
+    smoke = next(row for row in rows if row["recipe"] == "smoke")
+    assert smoke["matrix"] == "cpu" and smoke["hardware"] == "emulated" and smoke["purpose"]
+
+
+def test_a_recipe_is_shown_as_verl_will_read_it(tmp_path):
+    shown = yaml.safe_load(invoke("recipes.show", "smoke").stdout)
+    assert shown["launch"]["matrix"] == "cpu"
+    assert shown["actor_rollout_ref"]["actor"]["clip_ratio"] == 0.2  # from verl's defaults, not from the recipe
+
+
+def test_the_difference_between_two_recipes(tmp_path):
+    other = tmp_path / "other.yaml"
+    text = (ROOT / "recipes" / "smoke.yaml").read_text()
+    other.write_text(text.replace("train_batch_size: 8", "train_batch_size: 16"))
+    assert invoke("recipes.diff", "smoke", "smoke").stdout == "smoke and smoke compose to the same\n"
+    assert "  data.train_batch_size: 8 -> 16\n" in invoke("recipes.diff", "smoke", str(other)).stdout
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_the_test_command(monkeypatch, compiles):
+    """It builds the emulated NPU, then hands its arguments to pytest; without a compiler it stops there."""
+    import tasks
+
+    started = []
+
+    def run(command, **_):
+        started.append(command[1:])
+        return subprocess.CompletedProcess(command, 0 if compiles or "pytest" in command else 2)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    code = None
+    try:
+        tasks.test.body(None, k="matrix", quick=True, args="-x --co 'a b'")
+    except Exit as left:
+        code = left.code
+    assert started[0] == ["-m", "emulator.site"]
+    if compiles:
+        assert code is None
+        assert started[1][:2] == ["-m", "pytest"]
+        assert started[1][-7:] == ["-k", "matrix", "-m", "not slow", "-x", "--co", "a b"]
+    else:
+        assert code == 2 and len(started) == 1
+
+
+def test_an_unexpected_error_keeps_its_traceback():
+    """A defect of the project must not be dressed up as a mistake of the user."""
+    import tasks
+
+    @tasks.command
+    def broken(_):
+        """Fails."""
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        broken.body(None)
+
+
+def test_it_starts_quickly(tmp_path):
+    """`--list` against an empty tasks.py; `invoke bench` measures it, here only a gross mistake shows."""
+    (tmp_path / "tasks.py").write_text("")
+
+    def seconds(root: Path) -> float:
+        times = []
+        for _ in range(3):
+            began = time.monotonic()
+            subprocess.run([sys.executable, "-m", "invoke", "--search-root", root, "--list"], capture_output=True)
+            times.append(time.monotonic() - began)
+        return min(times)
+
+    assert seconds(ROOT) - seconds(tmp_path) < 1.0
