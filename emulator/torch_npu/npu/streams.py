@@ -1,6 +1,5 @@
 """Streams and events. Work runs when it is issued: a stream orders nothing; a synchronisation lands deferred copies."""
 
-import contextlib
 import time
 
 import npu_device
@@ -125,21 +124,23 @@ def set_stream(stream) -> None:
         torch._C._accelerator_setStream(stream)
 
 
-@contextlib.contextmanager
-def stream(stream):
-    """Context manager: the stream is current inside; None changes nothing."""
-    if stream is None:
-        yield
-        return
-    previous = current_stream()
-    set_stream(stream)
-    try:
-        yield
-    finally:
-        set_stream(previous)
+class StreamContext:
+    """Context manager: the stream is current inside; None changes nothing. A class, because Dynamo asks for its type."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        self.previous = current_stream()
+        set_stream(self.stream)
+
+    def __exit__(self, *_):
+        set_stream(self.previous)
 
 
-StreamContext = stream
+def stream(stream) -> StreamContext:
+    """The context manager in which the stream is current."""
+    return StreamContext(stream)
 
 
 def _same(stream) -> Stream:

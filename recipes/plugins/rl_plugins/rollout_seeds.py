@@ -23,7 +23,6 @@ def install() -> None:
 
 
 def _seeded(generate_sequences):
-
     @functools.wraps(generate_sequences)
     def generate(worker, prompts):
         device = get_torch_device()
