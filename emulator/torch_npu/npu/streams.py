@@ -125,7 +125,7 @@ def set_stream(stream) -> None:
 
 
 class StreamContext:
-    """Context manager: the stream is current inside; None changes nothing. A class, because Dynamo asks for its type."""
+    """Context manager: the stream is current inside; None changes nothing. A class, as Dynamo asks for its type."""
 
     def __init__(self, stream):
         self.stream = stream
