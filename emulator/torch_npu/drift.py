@@ -7,13 +7,14 @@ exists on NPU machines (MindSpeed) is absent. A drift of the first kind goes awa
 import functools
 import importlib.util
 import inspect
+import types
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from . import import_hooks
+from .operators import JIT_EXTENSIONS
 
 EMULATOR = Path(__file__).resolve().parent.parent
 
@@ -93,11 +94,9 @@ def _megatron():
         """Inductor has no npu backend here; MindSpeed, where it exists, makes the fuser an identity as well."""
         module.jit_fuser = _identity
 
-    @import_hooks.after("verl.utils.megatron.tensor_parallel")
-    def eager_entropy(module):
-        """As above: vocab_parallel_entropy compiles an inner function. vLLM's graph mode needs the real torch.compile,
-        so only this module sees another one."""
-        module.torch = _TorchWithoutInductor()
+    # as above, for vocab_parallel_entropy; vLLM's graph mode needs the real torch.compile, so it stays for all others
+    reason = "Inductor has no npu backend here"
+    import_hooks.edit("verl.utils.megatron.tensor_parallel", "        @torch.compile(dynamic=True)\n", "", reason)
 
 
 def _identity(function=None, **options):
@@ -105,23 +104,31 @@ def _identity(function=None, **options):
     return (lambda f: f) if function is None else function
 
 
-class _TorchWithoutInductor:
-    """torch, except that compile does nothing."""
-
-    compile = staticmethod(_identity)
-
-    def __getattr__(self, name):
-        return getattr(torch, name)
-
-
 def _mindspeed():
-    """torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda.
+    """What MindSpeed 35da6ac needs here, where it is importable."""
 
-    The functions that MindSpeed 35da6ac puts in its place take no argument.
-    """
+    @import_hooks.after("mindspeed.op_builder.builder")
+    def emulated_extensions(module):
+        """Its C++ extensions are compiled on first use and need CANN: registered operators answer for them."""
+        module.MindSpeedOpBuilder.load = _load_extension
+
+    # torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda; the functions
+    # that MindSpeed puts in its place take no argument
     for module in ("mindspeed.core.fusions.grouped_matmul", "mindspeed.core.transformer.moe.grouped_gemm_util"):
 
         @import_hooks.after(module)
         def takes_a_device(module):
             original = module.get_device_capability
             module.get_device_capability = lambda *device: original()
+
+
+def _load_extension(builder, verbose=True):
+    """In place of MindSpeedOpBuilder.load: the functions of the extension of the builder's name."""
+    functions = JIT_EXTENSIONS.get(builder.name)
+    if functions is None:
+        known = ", ".join(sorted(JIT_EXTENSIONS))
+        raise NotImplementedError(
+            f"The emulated NPU has no operators for MindSpeed's C++ extension {builder.name!r}, only for {known}. "
+            "Switch off the feature that loads it."
+        )
+    return types.SimpleNamespace(**functions)

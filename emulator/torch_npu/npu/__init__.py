@@ -111,4 +111,6 @@ __all__ = sorted(
 def __getattr__(name):
     if name == "default_generators":
         return tuple(random.default_generator(i) for i in range(device_count()))
+    if name == "_initialized":  # torch.utils.checkpoint keeps the random state of devices that say so
+        return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,6 @@ import os
 import threading
 import warnings
 from collections import namedtuple
-from multiprocessing.util import register_after_fork
 
 import npu_device
 
@@ -77,13 +76,12 @@ def init() -> None:
             _pid = os.getpid()
 
 
-def _after_fork(_):
+def _after_fork():
     global _bad_fork
-    if _pid not in (None, os.getpid()):
-        _bad_fork = True
+    _bad_fork = _bad_fork or _pid is not None
 
 
-register_after_fork(_after_fork, _after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_in_bad_fork() -> bool:
@@ -145,7 +143,7 @@ def synchronize(device=None) -> None:
 
     graphs.check_not_capturing("torch.npu.synchronize")
     graphs.check_not_waiting("torch.npu.synchronize")
-    npu_device.synchronize()
+    npu_device.synchronize(index_of(device))
 
 
 class device:

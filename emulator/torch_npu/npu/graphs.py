@@ -31,6 +31,7 @@ _stopped = []  # (event, steps) of replays that wait for an ExternalEvent
 # libraries that torch itself ships; their operators read host tensors at replay, NPU operators at capture
 _TORCH_NAMESPACES = {"aten", "prims", "c10d", "_c10d_functional"}
 _HOST_SYNC_NAMES = {"aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose"}
+_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
 _HOST_SYNC_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -370,11 +371,14 @@ def _refuse_host_sync(operator, args, kwargs):
         if _blocking_copy_to_host(name, args, kwargs):
             raise RuntimeError(_device_message(name))
         return
-    if name in _HOST_SYNC_NAMES or any(tag in operator.tags for tag in _HOST_SYNC_TAGS):
-        if name.startswith(("aten::index", "aten::_index_put")) and not _boolean_index(args):
-            return
-        if any(t.device.type == "npu" for t in _tensors((args, kwargs))):
-            raise RuntimeError(_device_message(name))
+    if name in _INDEXING:
+        waits = any(
+            t.dtype in (torch.bool, torch.uint8) for t in _tensors(args[1])
+        )  # torch_npu turns masks into numbers
+    else:
+        waits = name in _HOST_SYNC_NAMES or any(tag in operator.tags for tag in _HOST_SYNC_TAGS)
+    if waits and any(t.device.type == "npu" for t in _tensors((args, kwargs))):
+        raise RuntimeError(_device_message(name))
 
 
 def _blocking_copy_to_host(name, args, kwargs):
@@ -386,9 +390,3 @@ def _blocking_copy_to_host(name, args, kwargs):
         target, source = (devices[0].type if devices else "npu"), args[0]
         non_blocking = kwargs.get("non_blocking", False)
     return target == "cpu" and source.device.type == "npu" and not non_blocking
-
-
-def _boolean_index(args):
-    """A mask as index: the number of its true elements is needed on the host."""
-    indices = args[1] if len(args) > 1 else ()
-    return any(t.dtype in (torch.bool, torch.uint8) for t in _tensors(indices))

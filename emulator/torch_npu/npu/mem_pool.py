@@ -20,8 +20,8 @@ from .. import trace
 
 _lock = threading.RLock()
 _callbacks = None
-_pooled = {}  # pointer -> bytes of live storages made in a pool
-_unmapped = {}  # pointer -> bytes of those that are unmapped
+_pooled = {}  # pointer -> (device, bytes) of live storages made in a pool
+_unmapped = {}  # the same of those that are unmapped
 
 
 class NPUPluggableAllocator:
@@ -80,7 +80,7 @@ def _report(storage, device, args, kwargs):
     if not size or pointer in _pooled or pointer in _storages_of((args, kwargs)):
         return
     with _lock:
-        _pooled[pointer] = size
+        _pooled[pointer] = (device, size)
     _callbacks[0]((device, size, pointer, pointer))
     weakref.finalize(storage, _end, pointer)
 
@@ -95,43 +95,48 @@ def _end(pointer):
     with _lock:
         if _pooled.pop(pointer, None) is None:
             return
-        size = _unmapped.pop(pointer, 0)
-        if size:
-            npu_device.set_budget(npu_device.budget() - size)
+        if pointer in _unmapped:
+            device, size = _unmapped.pop(pointer)
+            _change_budget(device, -size)
     _callbacks[1](pointer)
 
 
 def unmap(device, size, pointer, handle) -> None:
     """Give the memory behind a pooled storage back to the device; the storage keeps its address."""
     with _lock:
-        if _pooled.get(pointer) != size or pointer in _unmapped:
+        if _pooled.get(pointer) != (device, size) or pointer in _unmapped:
             return _complain("aclrtUnmapMem", pointer)
-        _unmapped[pointer] = size
-        npu_device.set_budget(npu_device.budget() + size)
+        _unmapped[pointer] = (device, size)
+        _change_budget(device, size)
     npu_device.fill_poison(pointer, size)
     trace.count("memory.unmaps")
     trace.count("memory.unmapped_bytes", size)
 
 
 def remap(device, size, pointer, handle) -> None:
-    """Put memory behind an unmapped storage again; what it held is lost. OutOfMemoryError if the device is full."""
+    """Put memory behind an unmapped storage again; what it held is lost. RuntimeError if the device is full."""
     with _lock:
-        if _unmapped.get(pointer) != size:
+        if _unmapped.get(pointer) != (device, size):
             return _complain("aclrtMapMem", pointer)
-        free = npu_device.budget() - npu_device.memory_used()
+        free = npu_device.budget(device) - npu_device.memory_used(device)
         if free < size:
-            raise torch.OutOfMemoryError(
+            raise RuntimeError(
                 f"NPU out of memory. Tried to map {size / 2**20:.2f} MiB for a memory pool; {free / 2**20:.2f} MiB "
                 "free."
             )
         del _unmapped[pointer]
-        npu_device.set_budget(npu_device.budget() - size)
+        _change_budget(device, -size)
     trace.count("memory.maps")
 
 
-def unmapped_bytes() -> int:
-    """Bytes of live storages that have no memory at present."""
-    return sum(_unmapped.values())
+def unmapped_bytes(device) -> int:
+    """Bytes of live storages of a device that have no memory at present."""
+    return sum(size for owner, size in list(_unmapped.values()) if owner == device)
+
+
+def _change_budget(device, bytes):
+    """Unmapped storages still count as used, so the budget grows by what they hold."""
+    npu_device.set_budget(npu_device.budget(device) + bytes, device)
 
 
 def _complain(call, pointer):

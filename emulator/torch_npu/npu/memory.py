@@ -1,7 +1,7 @@
 """Memory figures of the device, as the C++ allocator counts them, and the names of torch_npu.npu.memory.
 
-There is no cache: reserved equals allocated. The budget and the counters are the process's; every process uses one
-device.
+There is no cache: reserved equals allocated. The figures are this process's; another process on the same device is not
+seen.
 """
 
 import npu_device
@@ -19,17 +19,18 @@ from .mem_pool import (  # noqa: F401
 
 def memory_allocated(device=None) -> int:
     """Bytes that live storages hold, without those that sleep mode has unmapped."""
-    return npu_device.memory_used() - unmapped_bytes()
+    index = devices.index_of(device)
+    return npu_device.memory_used(index) - unmapped_bytes(index)
 
 
 def max_memory_allocated(device=None) -> int:
     """The largest memory_allocated() since the last reset; unmapped bytes count as used at the time of the peak."""
-    return npu_device.memory_peak()
+    return npu_device.memory_peak(devices.index_of(device))
 
 
 def reset_peak_memory_stats(device=None) -> None:
     """The peak starts anew from what is used now."""
-    npu_device.reset_peak()
+    npu_device.reset_peak(devices.index_of(device))
 
 
 memory_reserved = memory_cached = memory_allocated
@@ -45,14 +46,14 @@ def mem_get_info(device=None) -> tuple[int, int]:
     """(free, total) bytes of the device."""
     devices.init()
     total = settings.memory_bytes()
-    return total - memory_allocated(), total
+    return total - memory_allocated(device), total
 
 
 def memory_stats(device=None) -> dict:
     """torch's flat statistics, the keys that training and inference code reads."""
-    allocations, frees = npu_device.counts()[:2]
-    used, peak = memory_allocated(), npu_device.memory_peak()
-    stats = {"num_alloc_retries": 0, "num_ooms": 0}
+    allocations, frees = npu_device.counts()[:2]  # of all devices
+    used, peak = memory_allocated(device), max_memory_allocated(device)
+    stats = {"num_alloc_retries": 0, "num_ooms": npu_device.memory_failures(devices.index_of(device))}
     for pool in ("all", "large_pool", "small_pool"):
         shown = pool != "small_pool"
         for kind in ("allocated_bytes", "reserved_bytes", "active_bytes"):
@@ -67,8 +68,9 @@ def memory_stats(device=None) -> dict:
 
 def memory_summary(device=None, abbreviated=False) -> str:
     """The figures as text."""
-    free, total = mem_get_info()
-    return f"NPU memory: {memory_allocated()} allocated, {max_memory_allocated()} peak, {free} free of {total} bytes"
+    free, total = mem_get_info(device)
+    used, peak = memory_allocated(device), max_memory_allocated(device)
+    return f"NPU memory: {used} allocated, {peak} peak, {free} free of {total} bytes"
 
 
 def memory_snapshot() -> list:
@@ -93,7 +95,8 @@ def set_per_process_memory_fraction(fraction, device=None) -> None:
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     devices.init()
-    npu_device.set_budget(int(fraction * settings.memory_bytes()) + unmapped_bytes())
+    index = devices.index_of(device)
+    npu_device.set_budget(int(fraction * settings.memory_bytes()) + unmapped_bytes(index), index)
 
 
 def get_allocator_backend() -> str:
