@@ -61,7 +61,7 @@ def backward(
     """
     if key.shape[1] == 0:
         return query.float() * 0, key.float(), value.float()
-    groups, (heads, rows, _) = key.shape[0], query.shape
+    groups = key.shape[0]
     scores = _scores(query, key, scale, blocked)
     weights = torch.exp(scores - maximum[..., None]) / total[..., None].clamp_min(torch.finfo(torch.float32).tiny)
     kept = dropout(weights) if dropout else weights
@@ -70,11 +70,8 @@ def backward(
     grad_weights = dropout(grad_weights) if dropout else grad_weights
     grad_scores = weights * (grad_weights - (grad * result.float()).sum(-1, keepdim=True)) * scale
     grad_query = _by_group(grad_scores, key)
-    folded = grad_scores.reshape(groups, heads // groups * rows, -1).transpose(1, 2)
-    grad_key = folded @ query.float().reshape(groups, heads // groups * rows, -1)
-    grad_value = kept.reshape(groups, heads // groups * rows, -1).transpose(1, 2) @ grad.reshape(
-        groups, heads // groups * rows, -1
-    )
+    grad_key = _fold(grad_scores, groups).transpose(1, 2) @ _fold(query.float(), groups)
+    grad_value = _fold(kept, groups).transpose(1, 2) @ _fold(grad, groups)
     return grad_query, grad_key, grad_value
 
 
@@ -96,7 +93,11 @@ def _scores(query, key, scale, blocked):
 
 def _by_group(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """[N, S, A] x [KV, A, B] -> [N, S, B]: each of the KV matrices serves N / KV consecutive heads."""
-    heads, rows, _ = left.shape
-    groups = right.shape[0]
-    product = left.float().reshape(groups, heads // groups * rows, -1) @ right.float()
-    return product.reshape(heads, rows, -1)
+    product = _fold(left.float(), right.shape[0]) @ right.float()
+    return product.reshape(*left.shape[:2], right.shape[2])
+
+
+def _fold(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """[N, S, A] -> [KV, N / KV * S, A]: the rows that meet the same key and value."""
+    heads, rows, width = x.shape
+    return x.reshape(groups, heads // groups * rows, width)
