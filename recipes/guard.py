@@ -45,6 +45,7 @@ def main() -> int:
         program = _start(order)
     except OSError as error:
         _say({"failed": f"{error.filename or order['command'][0]}: {error.strerror}"})
+        _clear(order, status=0)
         return 127
     _say({"started": program})
     status, asked = _watch(program, wake)

@@ -14,14 +14,15 @@ STARTING = [
     (re.compile(r"Training from scratch|Training Progress"), "first step"),
 ]
 SAVING = re.compile(r"local_global_step_folder:")
-FIRST = "starting Ray"
+FIRST, LAST = "starting Ray", "ending Ray"
 
 
 class Phases:
     """Follows the log line by line; `now` is the phase in words."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int | None = None) -> None:
         self.now = FIRST
+        self._total = total
         self._reached = 0
 
     def line(self, text: str) -> None:
@@ -38,4 +39,4 @@ class Phases:
     def step(self, number: int) -> None:
         """Takes in a finished step."""
         self._reached = len(STARTING)
-        self.now = f"step {number + 1}"
+        self.now = LAST if number == self._total else f"step {number + 1}"

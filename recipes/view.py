@@ -97,10 +97,6 @@ class Lines:
         rest = "" if eta is None else f"  ETA {duration(eta)}"
         self._say("  ".join(f"{title} {value}" for title, value in figures.items()) + rest)
 
-    def say(self, text: str) -> None:
-        """A line of another kind."""
-        self._say(text)
-
     def _say(self, text: str) -> None:
         self._beat = time.monotonic()
         print(text, flush=True)
@@ -126,10 +122,6 @@ class LiveTable:
     def step(self, _: dict) -> None:
         """The next drawing shows it."""
 
-    def say(self, text: str) -> None:
-        """A line above the table."""
-        self._live.console.print(Text(text))
-
     def _draw(self) -> Group:
         progress, now = self._progress, time.monotonic()
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -144,8 +136,9 @@ class LiveTable:
             (progress.phase, "bold"), f"  {duration(now - progress.phase_started)}  ",
             f"elapsed {duration(now - progress.started)}  ", rest,
         )  # fmt: skip
-        bar = [ProgressBar(total=progress.total, completed=done, width=60)] if progress.total else []
-        return Group(*([table] if progress.steps else []), *bar, state)
+        line = Table.grid(padding=(0, 2, 0, 0))  # a progress bar alone does not end its line
+        line.add_row(*([ProgressBar(total=progress.total, completed=done, width=24)] if progress.total else []), state)
+        return Group(*([table] if progress.steps else []), line)
 
 
 def make(progress: Progress) -> Lines | LiveTable:

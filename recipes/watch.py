@@ -31,7 +31,7 @@ def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after
     `offset` is where this run's part of the log begins, `after` the last step of an earlier part. Raises UserError
     where the metrics cannot be written; the run is stopped first.
     """
-    phases = Phases()
+    phases = Phases(total)
     progress = view.Progress(total, phases.now)
     seen: set[int] = set(range(1, after + 1))
     writer = _writer(launched, run)

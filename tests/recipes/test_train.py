@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,7 @@ def test_the_command_file_runs_by_hand(recipe, tmp_path):
     folder = tmp_path / "run"
     assert run(recipe, "--run-dir", str(folder)).returncode == 0
     again = subprocess.run(["sh", folder / "command"], capture_output=True, text=True, timeout=20, cwd="/")
+    shutil.rmtree(scratch(folder))  # the command makes it again
     assert again.returncode == 0 and "step:6 -" in again.stdout, again.stderr
 
 
