@@ -5,6 +5,7 @@ uv resolves; what it writes is then reduced to what the matrix's Linux machines 
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -146,6 +147,8 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
         command += ["--no-binary", package]
     command += ["--format", "pylock.toml", "--output-file", "pylock.toml"]
     environment = uv_environment(sys.executable)
+    for further in {"UV_INDEX", "UV_FIND_LINKS"} - os.environ.keys():  # they need not know when a file was published
+        environment.pop(further, None)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode:
         raise UserError(f"matrix {chosen.name} cannot be resolved: {explain(done.stderr)}")
