@@ -14,6 +14,13 @@ from errors import UserError
 from recipes.compose import HOME
 
 RUN_MARK = "ASCEND_RL_RUN"  # in the environment of everything that a run starts
+# Where verl's other loggers write (verl/utils/tracking.py), else the current folder: variable and place in the run.
+LOGGERS = {
+    "tensorboard": ("TENSORBOARD_DIR", "tensorboard"),
+    "wandb": ("WANDB_DIR", "."),
+    "file": ("VERL_FILE_LOGGER_ROOT", "."),
+    "swanlab": ("SWANLAB_LOG_DIR", "swanlab"),
+}
 UNSET = ("RAY_ADDRESS",)  # would send the run's processes to another Ray cluster
 
 # Said for every run unless the recipe or the user's environment says otherwise.
@@ -75,6 +82,7 @@ def added_environment(config: DictConfig, site: Path | None, run: Path | None, s
     if run:
         added[RUN_MARK] = run.name
         added["VLLM_CACHE_ROOT"] = str(run / "cache" / "vllm")
+        added |= {name: str(run / place) for key, (name, place) in LOGGERS.items() if key in config.trainer.logger}
     if run and site:
         added["NPU_EMULATOR_TRACE"] = str(run / "trace")
     added |= recipe_environment(config)

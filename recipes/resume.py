@@ -15,12 +15,12 @@ from recipes.rundir import CONFIG, RunDir, write
 class Start:
     """Where a run starts: Hydra overrides for verl, the last step already done, and what to tell."""
 
-    placement: list[str] = field(default_factory=lambda: ["trainer.resume_mode=disable"])
+    placement: list[str] = field(default_factory=list)
     step: int = 0
     notes: list[str] = field(default_factory=list)
 
 
-def plan(run: RunDir) -> Start:
+def plan(run: RunDir, config: DictConfig) -> Start:
     """Picks the last complete checkpoint of an earlier run. Changes nothing."""
     chosen, skipped = checkpoints.latest(checkpoints.inspect(run.checkpoints))
     notes = [
@@ -29,7 +29,9 @@ def plan(run: RunDir) -> Start:
     ]
     if chosen is None:
         notes.append(f"no complete checkpoint in {run.checkpoints}: starting from the first step")
-        return Start(notes=notes)
+        # verl's own search would take a half-written one; a checkpoint that the recipe names is left to it
+        automatic = config.trainer.resume_mode == "auto"
+        return Start(["trainer.resume_mode=disable"] if automatic else [], notes=notes)
     notes.append(f"resuming after step {chosen.step}, from {chosen.folder}")
     placement = ["trainer.resume_mode=resume_path", setting("trainer.resume_from_path", chosen.folder)]
     return Start(placement, chosen.step, notes)

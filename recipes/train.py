@@ -15,6 +15,9 @@ from errors import UserError
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import Recipe, compose
 from recipes.resume import Start
+from recipes.watch import Outcome, watch
+
+FACTS_SECONDS = 5.0  # to finish describing the machine after a run that was shorter than that
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Order:
 
 def train(order: Order, dry_run: bool = False) -> int:
     """Trains a recipe; the exit code. Raises UserError for whatever the user can put right."""
-    _refuse_what_is_not_there(order)
     recipe = compose(order.recipe, order.settings)
+    _refuse_what_is_not_there(order, recipe.config)
     chosen = _matrix(order, recipe.config)
     path = _run_path(order, recipe)
     earlier = rundir.is_run(path)
@@ -51,19 +54,14 @@ def train(order: Order, dry_run: bool = False) -> int:
 
 
 def total_steps(config: DictConfig) -> int | None:
-    """The number of training steps, where the recipe says it or the dataset's size gives it."""
+    """The number of training steps: what the recipe says, but no more than its epochs hold; None where nothing says."""
     given = OmegaConf.select(config, "trainer.total_training_steps")
-    if given is not None:
-        return given
     rows = preflight.training_rows(config)
-    if rows is None:
-        return None
-    return rows // config.data.train_batch_size * config.trainer.total_epochs
+    held = None if rows is None else rows // config.data.train_batch_size * config.trainer.total_epochs
+    return min((number for number in (given, held) if number is not None), default=None)
 
 
 def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, total: int | None) -> int:
-    from recipes.watch import watch
-
     scratch = launch.make_scratch()
     try:
         ordered = _command(recipe.config, run.path, scratch, site, start)
@@ -75,12 +73,14 @@ def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, to
         raise rundir.explain(error, run.path) from error
     for note in [*start.notes, f"run directory: {run.path}"]:
         print(note, flush=True)
-    threading.Thread(target=_facts, args=(run,), daemon=True).start()
+    describing = threading.Thread(target=_facts, args=(run,), daemon=True)
+    describing.start()
     outcome = watch(launched, run, offset, total, start.step)
-    return _report(outcome, run, offset)
+    describing.join(0 if outcome.signal else FACTS_SECONDS)
+    return _report(outcome, run, offset, total)
 
 
-def _report(outcome, run: rundir.RunDir, offset: int) -> int:
+def _report(outcome: Outcome, run: rundir.RunDir, offset: int, total: int | None) -> int:
     """Says how the run ended; its exit code."""
     if outcome.left:
         print(f"still alive after SIGKILL: processes {', '.join(map(str, outcome.left))}; see `ps` for their state")
@@ -89,7 +89,10 @@ def _report(outcome, run: rundir.RunDir, offset: int) -> int:
         return 128 + outcome.signal
     if outcome.status:
         return _report_failure(outcome.status, run, offset)
-    rewards = metrics.first_and_last(metrics.read(run.metrics))
+    steps = metrics.read(run.metrics)
+    if total and (not steps or steps[-1]["step"] < total):
+        print(f"expected {total} steps, found {steps[-1]['step'] if steps else 'none'}; see {run.log}")
+    rewards = metrics.first_and_last(steps)
     if rewards:
         print(f"mean reward: first three steps {rewards[0]:.4f}, last three steps {rewards[1]:.4f}")
     print(f"run directory: {run.path}")
@@ -129,7 +132,7 @@ def _open(recipe: Recipe, path: Path, earlier: bool, chosen: object) -> Iterator
 
 def _resumed(run: rundir.RunDir, recipe: Recipe) -> Start:
     """Where the earlier run goes on, and in which keys it differs from this one."""
-    start = resume.plan(run)
+    start = resume.plan(run, recipe.config)
     changed = list(resume.differences(run.path, recipe.config))
     if changed:
         start.notes.append("the recipe differs from the earlier run's:")
@@ -166,11 +169,15 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     return 0
 
 
-def _refuse_what_is_not_there(order: Order) -> None:
+def _refuse_what_is_not_there(order: Order, config: DictConfig) -> None:
     if order.rehearse or order.root:
         raise UserError("--rehearse: not available in this version; leave it out to train the recipe itself")
-    if order.nodes not in (0, 1):
-        raise UserError(f"--nodes {order.nodes}: several nodes are not available in this version; use --nodes 1")
+    nodes = order.nodes or OmegaConf.select(config, "launch.nodes") or config.trainer.nnodes
+    if nodes != 1 or config.trainer.nnodes != 1:
+        raise UserError(
+            f"expected one node, found {nodes} (--nodes or launch.nodes) and trainer.nnodes {config.trainer.nnodes}: "
+            f"several are not available in this version; use --nodes 1 --set trainer.nnodes=1"
+        )
 
 
 def _matrix(order: Order, config: DictConfig) -> matrices.Matrix:

@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[DictConfig], Iterator[str]], ...] = (
     machine.devices,
     machine.ports,
     machine.sockets,
+    machine.console,
 )
 
 

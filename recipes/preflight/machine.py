@@ -47,6 +47,13 @@ def ports(config: DictConfig) -> Iterator[str]:
             yield f"{key}: expected port {number} to be free, found: {reason}; stop what uses it or set another"
 
 
+def console(config: DictConfig) -> Iterator[str]:
+    """verl prints its steps: the metrics and the view are read from them."""
+    given = config.trainer.logger
+    if given != "console" and "console" not in given:
+        yield f"trainer.logger: expected console in it, found {given}; add it"
+
+
 def sockets(_: DictConfig) -> Iterator[str]:
     """A temporary folder in which Ray's sockets have paths that the system takes."""
     try:

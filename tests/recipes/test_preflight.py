@@ -146,6 +146,11 @@ def test_more_devices_of_the_emulator_are_believed(recipe):
     assert findings(recipe, *settings, "+launch.env.NPU_EMULATOR_DEVICES=16") == []
 
 
+def test_steps_that_are_not_printed(recipe):
+    assert "expected console in it, found ['tensorboard']" in only(recipe, "trainer.logger=[tensorboard]")
+    assert findings(recipe, "trainer.logger=console") == []
+
+
 def test_real_devices_are_counted(recipe):
     assert "expected 2 NPUs (/dev/davinci*)" in only(recipe, "launch.hardware=ascend")
 

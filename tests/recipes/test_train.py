@@ -219,6 +219,12 @@ def test_no_complete_checkpoint_means_the_first_step(recipe, tmp_path):
     assert steps(folder) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_checkpoint_that_the_recipe_names_starts_a_new_run(recipe, tmp_path):
+    given = ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/old/global_step_4"]
+    done = run(recipe, "--run-dir", str(tmp_path / "warm"), *(word for one in given for word in ("--set", one)))
+    assert done.returncode == 0 and steps(tmp_path / "warm") == [5, 6]
+
+
 @pytest.mark.parametrize(
     ("prepare", "parts"),
     [

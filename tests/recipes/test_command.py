@@ -1,0 +1,90 @@
+"""The command and the environment of a run: what Hydra and a shell make of them, and what is kept secret."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errors import UserError
+from recipes import command, train
+from recipes.compose import compose
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/$"), min_size=1, max_size=20)
+
+
+@given(NAMES)
+def test_a_path_of_any_name_reaches_verl_whole(name):
+    path = f"/runs/{name}"
+    override = OverridesParser.create().parse_override(command.setting("++hydra.run.dir", path))
+    assert str(override.value()) == path
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z][A-Z_]{1,8}", fullmatch=True), NAMES, max_size=4), NAMES)
+def test_a_shell_runs_the_script_as_it_is_meant(variables, argument):
+    given = command.Command(["/bin/echo", argument], variables, Path("/tmp"))
+    words = shlex.split(given.script().replace(" \\\n", " "))  # shlex does not join lines as a shell does
+    kept = {name: value for name, value in variables.items() if not command.SECRET.search(name)}
+    assert words[:2] == ["cd", "/tmp"] and words[-2:] == ["/bin/echo", argument]
+    for name, value in kept.items():
+        assert f"{name}={command.IN_ADDRESS.sub('(redacted)', value)}" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("WANDB_API_KEY", "abc", "(redacted)"),
+        ("HF_TOKEN", "abc", "(redacted)"),
+        ("DB_PASSWORD", "abc", "(redacted)"),
+        ("AWS_SECRET_ACCESS_KEY", "abc", "(redacted)"),
+        ("HTTPS_PROXY", "http://me:pass@proxy:3128", "http://(redacted)@proxy:3128"),
+        ("HCCL_CONNECT_TIMEOUT", "3600", "3600"),
+        ("HF_TOKEN", "", ""),
+    ],
+)
+def test_secrets_are_not_written(name, value, shown):
+    assert command.redacted({name: value}) == {name: shown}
+
+
+def test_the_recipes_environment_reaches_the_run(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "1")
+    config = compose(str(recipe), ["+launch.env.HCCL_EXEC_TIMEOUT=3600", "trainer.logger=[console,tensorboard]"]).config
+    site = tmp_path / "site"
+    added = command.added_environment(config, site, tmp_path / "run", tmp_path / "scratch")
+    whole = command.whole(added)
+    assert whole["HCCL_EXEC_TIMEOUT"] == "3600" and whole["PATH"] == os.environ["PATH"]
+    assert "RAY_ADDRESS" not in whole, "the run has a Ray of its own"
+    assert whole["RAY_DEDUP_LOGS"] == "1", "what the user says stays"
+    assert whole["PYTHONPATH"].split(":")[0] == str(site)
+    assert whole["NPU_EMULATOR_TRACE"] == str(tmp_path / "run" / "trace")
+    assert whole["TENSORBOARD_DIR"] == str(tmp_path / "run" / "tensorboard")
+    real = command.added_environment(config, None, tmp_path / "run", tmp_path / "scratch")
+    assert "NPU_EMULATOR_TRACE" not in real and str(site) not in real["PYTHONPATH"]
+
+
+def test_a_switch_that_yaml_read_as_true_or_false_is_refused(recipe):
+    config = compose(str(recipe), ["+launch.env.NPU_EMULATOR_DEFER=true"]).config
+    with pytest.raises(UserError, match=r"launch.env.NPU_EMULATOR_DEFER: expected text or a number.*quote it"):
+        command.recipe_environment(config)
+
+
+@pytest.mark.parametrize(
+    ("order", "settings", "part"),
+    [
+        ({"rehearse": True}, [], "--rehearse: not available in this version"),
+        ({"root": "/src"}, [], "--rehearse: not available in this version"),
+        ({"nodes": 2}, [], "expected one node, found 2"),
+        ({}, ["launch.nodes=8"], "expected one node, found 8"),
+        ({}, ["trainer.nnodes=8"], "trainer.nnodes 8"),
+        ({"matrix": "gpu"}, [], "gpu"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_words(recipe, tmp_path, order, settings, part):
+    with pytest.raises(UserError) as caught:
+        train.train(train.Order(str(recipe), settings=settings, run_dir=str(tmp_path / "run"), **order))
+    assert caught.value.code == 2 and part in str(caught.value)
+    assert not (tmp_path / "run").exists()
