@@ -109,7 +109,7 @@ def _install(plan: Plan, venv: Path) -> None:
         )
 
     ready = "".join(text for name, text in locked.items() if name not in plan.from_source)
-    step.run(f"{len(locked)} packages of the lock (about 550 MB)", [*install, "-r", step.file("lock", ready)])
+    step.run(f"{len(locked)} packages of the lock (420 MB)", [*install, "-r", step.file("lock", ready)])
     built = "".join(locked[name] for name in plan.from_source)
     for name in plan.from_source:
         install += ["--no-binary", name]

@@ -23,7 +23,7 @@ def invoke(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.
 
 def test_the_verbs():
     listed = {line.split()[0] for line in invoke("--list").stdout.splitlines()[2:] if re.match(r"  \S", line)}
-    wanted = {"train", "data", "weights", "lock", "test", "recipes.list", "recipes.show", "recipes.diff"}
+    wanted = {"train", "data", "weights", "lock", "test", "bench", "recipes.list", "recipes.show", "recipes.diff"}
     assert wanted <= listed
 
 
