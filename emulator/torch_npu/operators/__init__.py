@@ -7,6 +7,7 @@ from . import (  # noqa: F401
     formats,
     fusion_attention,
     grouped_matmul,
+    moe_exchange,
     moe_routing,
     norm_activation,
     optimizer,
