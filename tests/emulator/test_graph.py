@@ -5,14 +5,28 @@ import torch
 import torch_npu  # noqa: F401
 from torch.library import Library
 from torch_npu import trace
+from torch_npu.operators.registry import operator
 
 from tests.emulator.processes import run_ranks
 
 _library = Library("graph_test", "FRAGMENT")
 _library.define("hidden_add(Tensor x, Tensor y) -> ()")  # writes x and does not say so, as vllm::all_reduce does
 _library.impl("hidden_add", lambda x, y: [x.add_(y)].clear(), "PrivateUse1")
-_library.define("add_length(Tensor(a!) out, Tensor lengths) -> ()")
-_library.impl("add_length", lambda out, lengths: [out.add_(int(lengths.sum()))].clear(), "PrivateUse1")
+_library.define("pick(Tensor x) -> Tensor")
+_library.impl("pick", lambda x: x[int(x.argmax())] + 0, "PrivateUse1")
+
+
+@operator(
+    "graph_test_add_length(Tensor(a!) out, Tensor lengths) -> ()",
+    meta=lambda out, lengths: None,
+    host=("lengths",),
+    export=False,
+)
+def _add_length(out, lengths):
+    out.add_(int(lengths.sum()))
+
+
+add_length = torch.ops.npu.graph_test_add_length
 
 
 def capture(function):
@@ -52,7 +66,7 @@ def test_python_scalars_are_frozen():
 
 def test_host_tensors_of_npu_operators_are_frozen():
     out, lengths = torch.zeros(1, device="npu"), torch.tensor([1, 2])
-    graph, _ = capture(lambda: torch.ops.graph_test.add_length(out, lengths))
+    graph, _ = capture(lambda: add_length(out, lengths))
     lengths.fill_(50)
     out.zero_()
     graph.replay()
@@ -74,6 +88,33 @@ def test_operators_that_hide_their_write_are_on_the_tape():
     graph.replay()
     graph.replay()
     assert x.tolist() == [2, 2]
+
+
+def test_what_python_operators_issue_is_on_the_tape_not_the_operator():
+    x, y, runs = torch.zeros(2, device="npu"), torch.ones(2, device="npu"), []
+    library = Library("graph_test_python", "FRAGMENT")
+    library.define("twice(Tensor x, Tensor y) -> Tensor")
+    library.impl("twice", lambda x, y: runs.append(0) or torch.ops.graph_test.hidden_add(x, y) or x * 2, "PrivateUse1")
+    graph, result = capture(lambda: torch.ops.graph_test_python.twice(x, y))
+    x.zero_()
+    graph.replay()
+    assert (x.tolist(), result.tolist()) == ([1, 1], [2, 2])
+    assert len(runs) == 1
+
+
+def test_a_synchronisation_inside_a_python_operator_is_refused():
+    x = torch.ones(2, device="npu")
+    assert torch.ops.graph_test.pick(x).item() == 1
+    with pytest.raises(RuntimeError, match="error code is 107027"):
+        capture(lambda: torch.ops.graph_test.pick(x))
+
+
+def test_host_work_runs_at_capture_only():
+    x, host = torch.zeros(1, device="npu"), torch.zeros(1)
+    graph, _ = capture(lambda: x.add_(host.add_(1).item()))
+    graph.replay()
+    assert host.item() == 1
+    assert x.item() == 2
 
 
 def test_random_numbers_are_new_in_each_replay():
@@ -214,7 +255,7 @@ def captured_group(out, lengths, event):
         event.wait(stream)
         event.reset(stream)
         torch.npu.graph_task_group_begin(stream)
-        torch.ops.graph_test.add_length(out, lengths)
+        add_length(out, lengths)
         handles.append(torch.npu.graph_task_group_end(stream))
         out.mul_(10)
 
@@ -237,7 +278,7 @@ def test_a_task_group_runs_with_its_new_arguments():
     for length in (7, 8):
         graph.replay()
         assert out.item() == 0, "the replay did not stop at the event"
-        update(handle, event, torch.ops.graph_test.add_length, out, torch.tensor([length]))
+        update(handle, event, add_length, out, torch.tensor([length]))
         assert out.item() == 10 * length
 
 
@@ -249,7 +290,7 @@ def test_an_update_that_never_comes_is_found():
         torch.npu.synchronize()
     with pytest.raises(RuntimeError, match="on a device this hangs"):
         graph.replay()
-    update(handle, event, torch.ops.graph_test.add_length, out, torch.tensor([2]))
+    update(handle, event, add_length, out, torch.tensor([2]))
     torch.npu.synchronize()
     assert out.item() == 20
 

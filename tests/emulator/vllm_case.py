@@ -1,6 +1,6 @@
 """Run by test_vllm_ascend, on the emulator: one engine, one JSON line of what it did.
 
-vllm_case.py FOLDER STEPS ENGINE_ARGUMENTS: the model of vllm_reference.py in FOLDER; STEPS are run in their order.
+vllm_case.py FOLDER STEPS ENGINE_ARGUMENTS: a model of vllm_reference.py in FOLDER; STEPS are run in their order.
 """
 
 import json
@@ -20,7 +20,7 @@ class Case:
         self.folder = folder
         self.expected = json.loads((folder / "expected.json").read_text())
         self.llm = LLM(
-            model=str(folder / "model"),
+            model=str(folder / arguments.pop("model", "model")),
             skip_tokenizer_init=True,
             dtype="float32",
             max_model_len=256,

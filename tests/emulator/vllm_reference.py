@@ -1,6 +1,7 @@
 """Run by test_vllm_ascend without the emulator: a tiny Qwen3-MoE, new weights for it, and what transformers generates.
 
-vllm_reference.py FOLDER writes model/, new_weights.pt and expected.json (prompts, tokens "old", tokens "new") into FOLDER.
+vllm_reference.py FOLDER writes into FOLDER: one_layer/ and model/ (two layers), new_weights.pt for the latter, and
+expected.json with the prompts and the tokens "one_layer", "old" and "new".
 """
 
 import json
@@ -19,7 +20,7 @@ PROMPTS = [
 TOKENS = 12
 
 
-def make_model():
+def make_model(layers):
     """hidden != 2 * moe_intermediate: vllm-ascend guesses the layout of expert weights from their shape."""
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
@@ -27,7 +28,7 @@ def make_model():
         hidden_size=64,
         intermediate_size=128,
         moe_intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,
@@ -56,9 +57,11 @@ def greedy(model):
 
 
 def main(folder):
-    model = make_model()
+    one = make_model(layers=1)
+    one.save_pretrained(folder / "one_layer")
+    model = make_model(layers=2)
     model.save_pretrained(folder / "model")
-    expected = {"prompts": PROMPTS, "old": greedy(model)}
+    expected = {"prompts": PROMPTS, "one_layer": greedy(one), "old": greedy(model)}
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -4,10 +4,11 @@ What a device does and the tape does too: a replay works on the memory of the ca
 given to NPU operators are frozen at capture; waiting for the device is refused during capture; a group of operators can
 be given new arguments (graph_task_update_*), and a replay stops at an ExternalEvent until it is recorded.
 
-What differs: operators also run while they are noted (a device only notes them), and an operator of another library,
-such as vllm::all_reduce, is noted whole: its replay runs its Python again. Operators that write without declaring it
-are no difficulty: everything outside aten is on the tape. Read in Ascend/pytorch v2.7.1 (npu/graphs.py,
-csrc/core/npu/NPUGraph.cpp).
+Operators written in Python, such as vllm::all_reduce, are not on the tape: what they issue is. So their Python runs at
+capture only, and it does not matter whether they declare what they write.
+
+What differs: operators also run while they are noted; a device only notes them. Read in Ascend/pytorch v2.7.1
+(npu/graphs.py, csrc/core/npu/NPUGraph.cpp).
 """
 
 import dataclasses
@@ -28,8 +29,10 @@ _pool_numbers = itertools.count(1)
 _thread = threading.local()
 _stopped = []  # (event, steps) of replays that wait for an ExternalEvent
 
-# libraries that torch itself ships; their operators read host tensors at replay, NPU operators at capture
+# namespaces whose operators are work for the device; those of others are Python that issues such work
 _TORCH_NAMESPACES = {"aten", "prims", "c10d", "_c10d_functional"}
+_NPU_NAMESPACES = {"npu", "atb", "_C_ascend", "mindspeed_extension"}
+_NPU = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 _HOST_SYNC_NAMES = {"aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose"}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
 _HOST_SYNC_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -265,6 +268,9 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if operator.namespace not in _TORCH_NAMESPACES | _NPU_NAMESPACES:
+            with _Nested(self):
+                return operator.redispatch(_NPU, *args, **kwargs)
         _refuse_host_sync(operator, args, kwargs)
         frozen_args, frozen_kwargs = _frozen(operator, args, kwargs)
         if self.execute or not operator._schema.is_mutable:
@@ -272,10 +278,23 @@ class _Recorder(TorchDispatchMode):
         else:
             result = _written(operator, args, kwargs)
         made = _made(result, args, kwargs)
-        if _belongs_on_tape(operator, made):
+        if _belongs_on_tape(operator, args, kwargs, made):
             self.groups[-1].append(_Call(operator, frozen_args, frozen_kwargs, made))
             trace.count("graphs.recorded")
         return result
+
+
+class _Nested:
+    """Context manager for an operator written in Python: the recorder, which is off while it is called, sees inside."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+
+    def __enter__(self):
+        TorchDispatchMode.__enter__(self.recorder)
+
+    def __exit__(self, *error):
+        TorchDispatchMode.__exit__(self.recorder, *error)
 
 
 def _recorders():
@@ -325,9 +344,11 @@ def _made(result, args, kwargs):
     return [None if t.untyped_storage()._cdata in before else t for t in _tensors(result)]
 
 
-def _belongs_on_tape(operator, made):
-    """Everything but views and memory without content."""
+def _belongs_on_tape(operator, args, kwargs, made):
+    """Everything on the device but views and memory without content."""
     if operator._schema.name.startswith(("aten::empty", "aten::new_empty")):
+        return False
+    if not any(t is not None and t.device.type == "npu" for t in (*made, *_tensors((args, kwargs)))):
         return False
     return operator.namespace != "aten" or operator._schema.is_mutable or any(t is not None for t in made)
 
