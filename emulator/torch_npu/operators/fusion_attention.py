@@ -317,7 +317,8 @@ def meta_forward(a):
         batch = a.query.shape[1 if s.layout == "SBH" else 0]
         statistics = (batch, s.heads, a.query.shape[{"SBH": 0, "BNSD": 2}.get(s.layout, 1)], STATISTICS_WIDTH)
     maximum = a.query.new_empty(statistics, dtype=torch.float32)
-    return a.query.new_empty(shape), maximum, torch.empty_like(maximum), a.query.new_empty(0), 0, 0, 0
+    result, total, rest = a.query.new_empty(shape), torch.empty_like(maximum), a.query.new_empty(0)
+    return result, maximum, total, rest, 0, 0, _score_count(s, a.query, a.key)
 
 
 def meta_backward(a):
