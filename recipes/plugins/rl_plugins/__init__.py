@@ -3,10 +3,12 @@
 `recipes/plugins` is on the path of a run's processes; nothing upstream is edited. Importing the package switches on:
 
 - `rollout_seeds`: samples that depend on the seed, the step and the rank alone, so that a resumed run repeats them;
+- `optimizer_resume`: Adam's moments, which verl saves and does not load;
 - `short_collections`: garbage collections that do not walk everything that was imported.
 """
 
-from rl_plugins import rollout_seeds, short_collections
+from rl_plugins import optimizer_resume, rollout_seeds, short_collections
 
+optimizer_resume.install()
 rollout_seeds.install()
 short_collections.install()
