@@ -130,6 +130,7 @@ def _distributed():
     c10d._new_group_with_tag = on_hccl(c10d._new_group_with_tag)
     dist.is_nccl_available = dist.is_hccl_available
     dist.Backend.default_device_backend_map.pop("cuda", None)
+    dist.ProcessGroup._get_backend = on_npu(dist.ProcessGroup._get_backend)
     mesh = torch.distributed.device_mesh
     mesh.init_device_mesh = dist.init_device_mesh = on_npu(mesh.init_device_mesh)
     mesh.DeviceMesh.__init__ = on_npu(mesh.DeviceMesh.__init__)

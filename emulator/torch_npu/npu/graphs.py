@@ -30,7 +30,8 @@ _thread = threading.local()
 _stopped = []  # (event, steps) of replays that wait for an ExternalEvent
 
 # namespaces whose operators are work for the device; those of others are Python that issues such work
-_TORCH_NAMESPACES = {"aten", "prims", "c10d", "_c10d_functional"}
+_COLLECTIVES = {"c10d", "_c10d_functional"}
+_TORCH_NAMESPACES = {"aten", "prims"} | _COLLECTIVES
 _NPU_NAMESPACES = {"npu", "atb", "_C_ascend", "mindspeed_extension"}
 _NPU = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 _HOST_SYNC_NAMES = {"aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose"}
@@ -350,7 +351,7 @@ def _belongs_on_tape(operator, args, kwargs, made):
         return False
     if not any(t is not None and t.device.type == "npu" for t in (*made, *_tensors((args, kwargs)))):
         return False
-    return operator.namespace != "aten" or operator._schema.is_mutable or any(t is not None for t in made)
+    return operator.namespace in _COLLECTIVES or operator._schema.is_mutable or any(t is not None for t in made)
 
 
 def _frozen(operator, args, kwargs):
