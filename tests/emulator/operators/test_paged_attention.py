@@ -27,8 +27,8 @@ class Sequences:
         self.blocks = [-(-c // BLOCK) for c in contexts]
         free = torch.randperm(sum(self.blocks) + 2, generator=g).tolist()
         widest = max(self.blocks, default=0) + 1
-        # unused entries of the table name blocks of other sequences, unused places of the cache are not numbers
-        self.table = torch.zeros(len(contexts), widest, dtype=torch.int32)
+        # unused entries of the table name no block, unused places of the cache are not numbers
+        self.table = torch.full((len(contexts), widest), 2**30, dtype=torch.int32)
         self.caches = [torch.full((len(free), BLOCK, GROUPS, WIDTH), float("nan"), dtype=dtype) for _ in range(2)]
         for row, (context, count) in enumerate(zip(contexts, self.blocks, strict=True)):
             own, free = free[:count], free[count:]
