@@ -85,7 +85,8 @@ def _report(outcome: Outcome, run: rundir.RunDir, offset: int, total: int | None
     if outcome.left:
         print(f"still alive after SIGKILL: processes {', '.join(map(str, outcome.left))}; see `ps` for their state")
     if outcome.signal:
-        print(f"stopped; everything that this run started has ended. Resume with --run-dir {run.path}")
+        ended = "" if outcome.left else "; everything that this run started has ended"
+        print(f"stopped{ended}. Resume with --run-dir {run.path}")
         return 128 + outcome.signal
     if outcome.status:
         return _report_failure(outcome.status, run, offset)
@@ -112,7 +113,7 @@ def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _open(recipe: Recipe, path: Path, earlier: bool, chosen: object) -> Iterator[tuple[rundir.RunDir, Start]]:
+def _open(recipe: Recipe, path: Path, earlier: bool, chosen: matrices.Matrix) -> Iterator[tuple[rundir.RunDir, Start]]:
     """The run directory, new or resumed, locked."""
     files = _description(recipe, chosen)
     with contextlib.ExitStack() as stack:
@@ -140,7 +141,7 @@ def _resumed(run: rundir.RunDir, recipe: Recipe) -> Start:
     return start
 
 
-def _description(recipe: Recipe, chosen: object) -> dict[str, str]:
+def _description(recipe: Recipe, chosen: matrices.Matrix) -> dict[str, str]:
     return {
         rundir.CONFIG: OmegaConf.to_yaml(recipe.config),
         rundir.MATRIX: rundir.as_json(json.loads(chosen.model_dump_json())),
