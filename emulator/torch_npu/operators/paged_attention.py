@@ -325,11 +325,11 @@ def _one_token_each(query, key_cache, value_cache, tables, lengths, scale) -> to
     """Attention of all sequences at once, padded to the longest: [sequences, heads, D], float32."""
     count, heads, _ = query.shape
     size, groups = key_cache.shape[1:3]
-    blocks = tables[:, : -(-int(lengths.max()) // size)].long()
-    beyond = torch.arange(blocks.shape[1] * size, device=lengths.device)[None] >= lengths[:, None]
+    places = torch.arange(int(lengths.max()), device=lengths.device)
+    beyond = places[None] >= lengths[:, None]
     # a table's unused entries may name any block, and unused places may hold anything, NaN included
-    blocks = blocks.masked_fill(beyond[:, ::size], 0)
-    keys, values = (cache[blocks].flatten(1, 2).float().transpose(1, 2) for cache in (key_cache, value_cache))
+    slots = (tables[:, places // size].long() * size + places % size).masked_fill(beyond, 0)
+    keys, values = (cache.flatten(0, 1)[slots].float().transpose(1, 2) for cache in (key_cache, value_cache))
     values = values.masked_fill(beyond[:, None, :, None], 0)
     grouped = query.float().reshape(count, groups, heads // groups, -1)
     scores = (grouped @ keys.transpose(2, 3) * scale).masked_fill(beyond[:, None, None], float("-inf"))

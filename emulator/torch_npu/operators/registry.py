@@ -273,10 +273,10 @@ class SharedMemory:
 
 @contextlib.contextmanager
 def _plain_torch():
-    """Kernels run without autograd and without the caller's function modes; their memory is device memory."""
+    """Kernels run without autograd, and the memory they allocate is the device's."""
     npu_device.enter_kernel()
     try:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad():
             yield
     finally:
         npu_device.leave_kernel()
