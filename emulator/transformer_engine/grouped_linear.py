@@ -1,5 +1,7 @@
 """The experts' linear layers: one weight per expert (`weight0`, `weight1`, ...), multiplied by npu_grouped_matmul."""
 
+import warnings
+
 import torch
 import torch_npu
 from megatron.core import parallel_state
@@ -50,6 +52,22 @@ class GroupedMatmul(torch.autograd.Function):
         return dx, None, *dw
 
 
+def warn_of_partial_gradients(config):
+    """Megatron-core 0.12.1 has no reduction for one combination, with TransformerEngine and MindSpeed as well.
+
+    Replicated experts under tensor parallelism each see their rank's part of the sequence; without expert parallelism
+    their gradients are summed over the data-parallel ranks only, so the replicas drift apart.
+    """
+    sizes = config.tensor_model_parallel_size, config.expert_model_parallel_size, config.expert_tensor_parallel_size
+    if sizes[0] > 1 and sizes[1:] == (1, 1):
+        warnings.warn(
+            f"tensor_model_parallel_size={sizes[0]}, expert_model_parallel_size=1, expert_tensor_parallel_size=1: "
+            "Megatron-core 0.12.1 does not sum the experts' gradients over the tensor-parallel ranks, the experts' "
+            "copies drift apart. Set one of the two expert sizes above 1.",
+            stacklevel=3,
+        )
+
+
 class TEGroupedLinear(torch.nn.Module):
     """`num_gemms` linear layers of one shape, one per local expert, split over the expert tensor-parallel ranks.
 
@@ -78,6 +96,7 @@ class TEGroupedLinear(torch.nn.Module):
                 f"{type(self).__name__} is for experts without bias, found bias={bias}, is_expert={is_expert}; "
                 "set add_bias_linear=False"
             )
+        warn_of_partial_gradients(config)
         self.config, self.num_gemms = config, num_gemms
         full_shape = [output_size, input_size]
         for index in range(num_gemms):

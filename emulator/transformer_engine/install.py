@@ -80,7 +80,7 @@ def _cuda_type_names():
 
 
 def _compute_capability():
-    """torch >= 2.9 compares the capability of a broadcast tensor's device, torch_npu has none; MindSpeed answers 9.0."""
+    """torch >= 2.9 asks for it before a broadcast; torch_npu has no answer, MindSpeed says 9.0."""
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
 
 
