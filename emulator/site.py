@@ -63,6 +63,12 @@ def ensure(python: str = sys.executable, progress: Callable[[str], None] | None 
     return folder
 
 
+def folder(python: str = sys.executable) -> Path:
+    """Where the site folder for the torch of `python` is or will be. Builds nothing. Raises SiteError."""
+    facts = _ask(python)
+    return _root(facts) / f"{_device_key(facts)}-{_links_key()}"
+
+
 def links() -> dict[str, Path]:
     """Name in the site folder -> file or folder of the repository."""
     found = {}
