@@ -96,11 +96,12 @@ def test_sleeping_memory_leaves_the_budget(allocator):
 
 
 def test_a_storage_may_end_while_it_is_unmapped(allocator):
-    before = torch.npu.memory_allocated()
+    before, budget = torch.npu.memory_allocated(), mem_pool.npu_device.budget()
     x = allocator.make(lambda: torch.ones(8, device="npu"))
     mem_pool.unmap(*allocator.handles[x.data_ptr()])
     del x
     assert torch.npu.memory_allocated() == before
+    assert mem_pool.npu_device.budget() == budget
 
 
 def test_wrong_calls_are_reported_and_change_nothing(allocator, capfd):
