@@ -21,8 +21,18 @@ def edit(module, old, new, reason) -> None:
 
 
 def before(module):
-    """Decorator: the function gets the module before its code runs."""
-    return lambda function: _before[module].append(function) or function
+    """Decorator: the function gets the module before its code runs; at once if the module is there already.
+
+    It is there when it is the one that imports torch, and torch this package.
+    """
+
+    def register(function):
+        _before[module].append(function)
+        if module in sys.modules:
+            function(sys.modules[module])
+        return function
+
+    return register
 
 
 def after(module):

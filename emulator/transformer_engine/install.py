@@ -1,10 +1,11 @@
 """Makes megatron-core 0.12.1 use this package: one hook per Megatron module, each with its reason.
 
-`install()` may be called before, while or after Megatron is imported, and more than once. That torch.compile has no NPU
-code generator concerns more than TransformerEngine and is torch_npu.drift's affair.
+`install()` is called when megatron.core is about to be imported; a second call does nothing. That torch.compile has no
+NPU code generator concerns more than TransformerEngine and is torch_npu.drift's affair.
 """
 
 import functools
+import sys
 from pathlib import Path
 
 import torch
@@ -59,14 +60,6 @@ def _adam(module):
         module.HAVE_APEX_OR_TE = True
 
 
-def _rotary(module):
-    """Imported with megatron.core itself, so perhaps before the extension was registered."""
-    from . import rotary
-
-    module.fused_apply_rotary_pos_emb = rotary.fused_apply_rotary_pos_emb
-    module.fused_apply_rotary_pos_emb_thd = rotary.fused_apply_rotary_pos_emb_thd
-
-
 def _cuda_type_names():
     """The distributed optimizer takes parameters by Tensor.type(), torch.cuda.*; MindSpeed renames the NPU's types."""
     type_of = torch.Tensor.type
@@ -84,6 +77,9 @@ def _compute_capability():
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
 
 
+# The modules that come with megatron.core itself and import names of the extension if they can.
+IMPORTERS = ("megatron.core.transformer.moe.moe_utils", "megatron.core.models.common.embeddings.rope_utils")
+
 HOOKS = {
     "megatron.core.utils": _version,
     "megatron.core.tensor_parallel.random": _random_state,
@@ -91,13 +87,21 @@ HOOKS = {
     "megatron.core.fusions.fused_bias_swiglu": _swiglu,
     "megatron.core.optimizer": _adam,
     "megatron.core.optimizer.distrib_optimizer": _adam,
-    "megatron.core.models.common.embeddings.rope_utils": _rotary,
 }
 
 
 @functools.cache
 def install() -> None:
-    """Registers the stand-in and adapts Megatron; a second call does nothing."""
+    """Registers the stand-in and adapts Megatron; a second call does nothing.
+
+    RuntimeError when Megatron has looked for TransformerEngine already: some of its modules keep what they found.
+    """
+    late = [name for name in IMPORTERS if name in sys.modules]
+    if late:
+        raise RuntimeError(
+            f"npu_transformer_engine.install.install() must come before {', '.join(late)} is imported, "
+            "found it imported; call it first, or leave it to `import torch`, which does it on an emulated NPU"
+        )
     import torch_npu.contrib.transfer_to_npu  # noqa: F401  torch.cuda.* and device "cuda" mean the NPU, as on a device
 
     _cuda_type_names()

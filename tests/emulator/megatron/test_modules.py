@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.emulator.megatron.conftest import HERE, launch
+from tests.emulator.processes import run
 
 CHECKS = [
     node.name
@@ -25,3 +26,30 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize("check", CHECKS)
 def test_module(results, check):
     assert results[check] == "", results[check]
+
+
+@pytest.mark.parametrize("first", ["torch", "megatron.core"])
+def test_whatever_is_imported_first(first):
+    """megatron.core may be what imports torch, and so the emulator: it is half imported then."""
+    done = run(f"""
+import {first}
+from megatron.core.extensions import transformer_engine
+from megatron.core.models.common.embeddings import rope_utils
+print(transformer_engine.__file__, rope_utils.fused_apply_rotary_pos_emb_thd.__module__)
+""")
+    assert "extension.py npu_transformer_engine.rotary" in done.stdout
+
+
+def test_installed_too_late_is_an_error():
+    done = run(
+        """
+import sys
+import torch
+sys.modules["megatron.core.transformer.moe.moe_utils"] = sys
+from npu_transformer_engine.install import install
+install()
+""",
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "must come before megatron.core.transformer.moe.moe_utils is imported" in done.stderr
