@@ -52,6 +52,8 @@ void check_strided(const at::Tensor& tensor) {
 }  // namespace
 
 at::Tensor host_alias(const at::Tensor& npu) {
+  TORCH_CHECK(npu.device().type() == kNpu, "Expected all tensors to be on the same device, but found at least two ",
+              "devices, npu:", current_device(), " and ", npu.device(), "!");
   check_strided(npu);
   return same_geometry(npu, cpu_storage_on(npu.storage().unsafeGetStorageImpl()), c10::DispatchKey::CPU);
 }

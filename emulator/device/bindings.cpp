@@ -141,6 +141,9 @@ void bind_memory(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(npu_device, module) {
+  if (!py::module_::import("sys").attr("modules").contains("torch")) {
+    throw py::import_error("npu_device is a device of torch: import torch first, which loads the NPU by itself");
+  }
   module.doc() = "An emulated NPU: a PyTorch device over host memory.";
   npu::install_cpu_allocator();
   npu::register_runtime();

@@ -165,7 +165,7 @@ void defer_download(Tensor& target, const Tensor& source) {
   // Below the clone is a plain host tensor: it is the emulator's, not the program's, and counts nowhere.
   Tensor values = at::clone(host_alias(source), at::MemoryFormat::Contiguous);
   poison(target);
-  const StreamKey stream = stream_of_device(source.device().index());
+  const StreamKey stream = current_stream(source.device().index());
   const uint64_t work = note_work(stream);
   std::lock_guard<std::mutex> lock(mutex);
   downloads().push_back({stream, work, target, std::move(values)});
@@ -173,7 +173,7 @@ void defer_download(Tensor& target, const Tensor& source) {
 }
 
 void watch_upload(const Tensor& source, int device) {
-  const StreamKey stream = stream_of_device(device);
+  const StreamKey stream = current_stream(device);
   const uint64_t work = note_work(stream);
   const uint64_t checksum = checksum_of(source);
   std::lock_guard<std::mutex> lock(mutex);
@@ -189,16 +189,16 @@ void download(Tensor& target, const Tensor& source, bool non_blocking) {
     defer_download(target, source);
     return;
   }
-  land_copies(reached_by(stream_of_device(source.device().index())));
+  synchronize_stream(current_stream(source.device().index()));
   target.copy_(host_alias(source));
 }
 
 void upload(Tensor& target, const Tensor& source, bool non_blocking) {
   const int device = target.device().index();
   if (non_blocking) {
-    land_copies_into(source, stream_of_device(device));
+    land_copies_into(source, current_stream(device));
   } else {
-    land_copies(reached_by(stream_of_device(device)));
+    synchronize_stream(current_stream(device));
   }
   if (non_blocking && deferred_mode && source.is_contiguous() && source.numel() > 0 && is_pinned(source.data_ptr())) {
     watch_upload(source, device);
@@ -235,7 +235,7 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 }
 
 c10::Scalar local_scalar_dense(const Tensor& self) {
-  land_copies(reached_by(stream_of_device(self.device().index())));
+  synchronize_stream(current_stream(self.device().index()));
   return at::_ops::_local_scalar_dense::redispatch(kCpuKey, host_alias(self));
 }
 
@@ -264,6 +264,11 @@ void land_all_copies() {
 }
 void land_device_copies(int device) {
   land_if([device](const auto& entry) { return entry.stream.first == device; });
+}
+void synchronize_stream(StreamKey stream) {
+  if (waiting > 0) {
+    land_copies(reached_by(stream));
+  }
 }
 void land_copies(const Reached& reached) {
   land_if([&reached](const auto& entry) { return is_done(reached, entry.stream, entry.work); });

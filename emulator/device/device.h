@@ -113,8 +113,8 @@ void allow_namespace(const std::string& name);
 // ---- streams (streams.cpp) ------------------------------------------------------------------------------------
 using StreamKey = std::pair<int, int64_t>;        // device, stream id
 using Reached = std::map<StreamKey, uint64_t>;    // how far each stream's work is known to be done
-StreamKey current_stream_key();
-StreamKey stream_of_device(int device);  // the current one of this thread
+StreamKey current_stream();  // of this thread, on its current device
+StreamKey current_stream(int device);
 // Notes one more piece of work on a stream; returns its number.
 uint64_t note_work(StreamKey stream);
 // What is done once everything queued on `stream` until now is done.
@@ -127,10 +127,8 @@ int64_t overwritten_uploads();
 void land_all_copies();
 void land_device_copies(int device);
 void land_copies(const Reached& reached);
-// What an operator does whose result the host must know: waits for the current stream.
-inline void synchronize_current_stream() {
-  land_copies(reached_by(current_stream_key()));
-}
+// What an operator does whose result the host must know: waits for a stream.
+void synchronize_stream(StreamKey stream);
 
 // ---- random numbers (generator.cpp) ---------------------------------------------------------------------------
 const at::Generator& default_generator(int device);

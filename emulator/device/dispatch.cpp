@@ -74,6 +74,7 @@ class Arguments {
  public:
   int device = -1;            // of the first npu tensor, or of a device argument
   bool wants_cpu = false;     // a device argument asks for a result on the CPU
+  bool of_generator = false;  // `device` is that of a generator: there was no npu tensor before it
   int host_argument = -1;     // the first argument that holds a CPU tensor with dimensions
   int host_scalar = -1;       // the first argument that holds a CPU tensor without dimensions
 
@@ -134,6 +135,15 @@ class Arguments {
         npu->set_sizes_and_strides(cpu->sizes(), cpu->strides(), cpu->storage_offset());
       }
     }
+  }
+
+  at::Generator to_cpu(const at::Generator& generator) {
+    const at::Generator cpu = cpu_generator_of(generator);
+    if (device < 0) {
+      device = generator.device().index();
+      of_generator = true;
+    }
+    return cpu;
   }
 
   int device_or_current() const { return device < 0 ? current_device() : device; }
@@ -236,7 +246,7 @@ void argument_to_cpu(IValue& value, const c10::Argument& argument, int position,
       arguments.wants_cpu = device.is_cpu();
     }
   } else if (value.isGenerator()) {
-    value = cpu_generator_of(value.toGenerator());
+    value = arguments.to_cpu(value.toGenerator());
   } else if (value.isNone() && wants_generator(argument)) {
     value = cpu_generator_of(default_generator(arguments.device_or_current()));
   }
@@ -264,6 +274,7 @@ bool is_written(const c10::Argument& argument) {
 // "device_check: NoCheck" (element-wise ones) take tensors without dimensions for scalars, unless they write to them;
 // the others take none. device_checks.h holds the marks.
 void check_devices(const OperatorHandle& op, const Arguments& arguments) {
+  TORCH_CHECK(!arguments.of_generator, "Expected a 'cpu' device type for generator but found 'npu'");
   int wrong = arguments.host_argument;
   const auto& schema = op.schema();
   const std::string name = full_name(schema.operator_name());
@@ -285,7 +296,8 @@ void check_devices(const OperatorHandle& op, const Arguments& arguments) {
       false,
       "Expected all tensors to be on the same device, but found at least two devices, npu:", arguments.device,
       " and cpu! (when checking argument for argument ", schema.arguments()[wrong].name(),
-      " in method wrapper_PrivateUse1__", std::string_view(name).substr(name.find("::") + 2), ")");
+      " in method wrapper_PrivateUse1_", schema.overload_name(), "_",
+      std::string_view(schema.name()).substr(schema.name().find("::") + 2), ")");
 }
 
 void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
@@ -315,7 +327,7 @@ void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
 }
 
 void run_synchronising(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  synchronize_current_stream();
+  synchronize_stream(current_stream());
   run_operator(op, keys, stack);
 }
 
@@ -328,7 +340,7 @@ void run_indexing(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     for (const IValue& index : value.toListRef()) {
       if (index.isTensor() && index.toTensor().defined() &&
           (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte)) {
-        synchronize_current_stream();
+        synchronize_stream(current_stream());
       }
     }
   }

@@ -228,7 +228,7 @@ class ProcessGroupHccl final : public c10d::Backend {
     return keep(gloo_->recvAnysource(host, tag));
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    synchronize_current_stream();
+    synchronize_stream(current_stream());
     c10d::BarrierOptions host_options = options;
     host_options.device.reset();
     host_options.device_ids.clear();

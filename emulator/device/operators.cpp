@@ -39,15 +39,27 @@ Tensor tanh_slope(const Tensor& tanh) {
   return 1 - tanh * tanh;
 }
 
+void check_device(const Tensor& tensor, const Tensor& input, const char* argument) {
+  TORCH_CHECK(tensor.device() == input.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", input.device(), " and ",
+              tensor.device(), "! (when checking argument for argument ", argument,
+              " in method wrapper_PrivateUse1__convolution_overrideable)");
+}
+
 // ---- convolution: torch asks a PrivateUse1 device through these two names ---------------------------------------
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, c10::IntArrayRef stride,
                    c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                    c10::IntArrayRef output_padding, int64_t groups) {
+  check_device(weight, input, "weight");
+  OptionalTensor host_bias;
+  if (given(bias)) {
+    check_device(*bias, input, "bias");
+    host_bias = host_alias(*bias);
+  }
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   KernelScope device_memory(input.device().index());
-  const OptionalTensor host_bias = given(bias) ? OptionalTensor(host_alias(*bias)) : std::nullopt;
-  const Tensor output = at::convolution(host_alias(input), host_alias(weight), host_bias, stride, padding, dilation, transposed,
-                                        output_padding, groups);
+  const Tensor output = at::convolution(host_alias(input), host_alias(weight), host_bias, stride, padding, dilation,
+                                        transposed, output_padding, groups);
   return wrap(output, input.device().index());
 }
 
@@ -60,8 +72,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   KernelScope device_memory(device);
   const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
   auto [grad_input, grad_weight, grad_bias] =
-      at::convolution_backward(host_alias(grad_output), host_alias(input), host_alias(weight), bias_size, stride, padding, dilation,
-                               transposed, output_padding, groups, wanted);
+      at::convolution_backward(host_alias(grad_output), host_alias(input), host_alias(weight), bias_size, stride,
+                               padding, dilation, transposed, output_padding, groups, wanted);
   return {wrap(grad_input, device), wrap(grad_weight, device), wrap(grad_bias, device)};
 }
 

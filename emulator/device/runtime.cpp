@@ -62,7 +62,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Stream getStream(c10::Device device) const override {
-    return stream_with(index_of(device), current_stream_id(index_of(device)));
+    return stream_with(index_of(device), current_stream(index_of(device)).second);
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, npu_device(index_of(device)));
@@ -82,7 +82,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     synchronizeStream(stream);
     return true;
   }
-  void synchronizeStream(const c10::Stream& stream) const override { land_copies(reached_by(key_of(stream))); }
+  void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(key_of(stream)); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { land_device_copies(checked_index(index)); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 

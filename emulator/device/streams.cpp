@@ -32,14 +32,11 @@ double milliseconds_now() {
 
 }  // namespace
 
-StreamKey stream_of_device(int device) {
+StreamKey current_stream(int device) {
   return {device, current_stream_of[device]};
 }
-StreamKey current_stream_key() {
-  return stream_of_device(current_device());
-}
-int64_t current_stream_id(int device) {
-  return current_stream_of[device];
+StreamKey current_stream() {
+  return current_stream(current_device());
 }
 int64_t exchange_stream(int device, int64_t id) {
   return std::exchange(current_stream_of[device], id);

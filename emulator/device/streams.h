@@ -9,7 +9,6 @@ struct Event {
   double milliseconds = 0;  // of the steady clock when it was recorded
 };
 
-int64_t current_stream_id(int device);
 int64_t exchange_stream(int device, int64_t id);  // returns the one before
 int64_t new_stream_id();
 void record_event(Event& event, StreamKey stream);

@@ -1,0 +1,17 @@
+"""Loads the emulated NPU for every test: torch finds it on the path when it is first imported, as in a run."""
+
+import os
+import sys
+
+import pytest
+
+from emulator import site
+from emulator.device.build import BuildError
+
+# Before torch is imported: small tensors on two cores get slower with more threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+try:
+    sys.path.insert(0, str(site.ensure()))
+except (site.SiteError, BuildError) as error:
+    pytest.exit(f"the tests need the emulated NPU: {error}", returncode=2)
