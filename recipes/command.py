@@ -4,10 +4,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
@@ -53,7 +54,7 @@ class Command:
         """The command as a shell takes it; secrets that the recipe names are left out."""
         removed = [word for name in UNSET for word in ("-u", name)]
         added = [f"{name}={shlex.quote(value)}" for name, value in redacted(self.added).items()]
-        lines = [" ".join(["env", *removed]), *added, *map(shlex.quote, self.arguments)]
+        lines = [" ".join(["env", *removed]), *added, *_option_lines(self.arguments)]
         return f"cd {shlex.quote(str(self.folder))}\n" + " \\\n  ".join(lines) + "\n"
 
 
@@ -120,9 +121,17 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _option_lines(arguments: list[str]) -> Iterator[str]:
+    """The arguments for a shell, one a line, an option with its value."""
+    words = iter(arguments)
+    for word in words:
+        value = next(words, None) if word.startswith("-") else None
+        yield shlex.quote(word) if value is None else f"{shlex.quote(word)} {shlex.quote(value)}"
+
+
 def setting(key: str, value: Path | str) -> str:
     """A Hydra override for a text, quoted where Hydra's grammar needs it."""
     text = str(value)
     if re.fullmatch(r"[\w./-]+", text, re.ASCII):
         return f"{key}={text}"
-    return f"{key}='" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    return f"{key}={QuotedString(text, Quote.single).with_quotes()}"
