@@ -40,6 +40,7 @@ def test_devices_are_translated():
         "torch.cuda.manual_seed(1); torch.cuda.set_rng_state(torch.cuda.get_rng_state())",
         "torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.get_device_properties(0).total_memory",
         "f = torch.jit.script(lambda x: x); assert f(3) == 3",
+        "torch.cuda.set_rng_state(torch.cuda.get_rng_state('cuda'), torch.device('cuda'))",
         "import torch.cuda.random as r; assert r.get_rng_state is torch.npu.get_rng_state",
         "x = torch.ones(1, 1).cuda()\nwith torch.cuda.amp.autocast(): assert (x @ x).dtype is torch.half",
     ],

@@ -139,10 +139,10 @@ def set_device(device) -> None:
 
 def synchronize(device=None) -> None:
     """Wait for the device: deferred copies to the host land now."""
-    from . import graphs
+    from . import tape
 
-    graphs.check_not_capturing("torch.npu.synchronize")
-    graphs.check_not_waiting("torch.npu.synchronize")
+    tape.check_not_capturing("torch.npu.synchronize")
+    tape.check_not_waiting("torch.npu.synchronize")
     npu_device.synchronize(index_of(device))
 
 

@@ -7,9 +7,10 @@ from . import devices
 
 
 def default_generator(device="npu") -> torch.Generator:
-    """The generator of a device."""
+    """The generator of a device. Only its number counts, as with torch_npu: Megatron asks for that of "cuda"."""
     devices.init()
-    return npu_device.default_generator(devices.index_of(device))
+    index = device if isinstance(device, int) else torch.device(device).index
+    return npu_device.default_generator(-1 if index is None else index)
 
 
 def get_rng_state(device="npu") -> torch.Tensor:

@@ -5,7 +5,7 @@ import time
 import npu_device
 import torch
 
-from . import devices, graphs
+from . import devices, tape
 
 
 class Stream(torch.Stream):
@@ -38,7 +38,7 @@ class Stream(torch.Stream):
 
     def synchronize(self):
         """Wait for the stream's work."""
-        graphs.check_not_capturing("aclrtSynchronizeStream")
+        tape.check_not_capturing("aclrtSynchronizeStream")
         super().synchronize()
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream=False):
@@ -66,7 +66,7 @@ class Event(torch.Event):
 
     def synchronize(self):
         """Wait on the host for the event."""
-        graphs.check_not_capturing("aclrtSynchronizeEvent")
+        tape.check_not_capturing("aclrtSynchronizeEvent")
         super().synchronize()
 
     def elapsed_time(self, end_event) -> float:
@@ -90,15 +90,15 @@ class ExternalEvent:
     def record(self, stream=None):
         """Set the event; replays that wait for it go on."""
         self.recorded = True
-        graphs.resume(self)
+        tape.resume(self)
 
     def wait(self, stream=None):
         """The stream waits for the event; inside a capture this is a point on the tape."""
-        graphs.record_wait(self)
+        tape.record_wait(self)
 
     def reset(self, stream=None):
         """The event must be recorded anew before the next wait passes; inside a capture a point on the tape."""
-        if not graphs.record_reset(self):
+        if not tape.record_reset(self):
             self.recorded = False
 
 
