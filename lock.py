@@ -218,7 +218,7 @@ def _python_fits(tag, minor: int) -> bool:
         return False
     needs = int(match[3] or 0)
     if tag.abi == f"cp3{minor}":
-        return needs == minor
+        return True
     if tag.abi == "abi3" or (tag.abi == "none" and match[1] == "py"):
         return needs <= minor
     return tag.abi == "none" and needs == minor

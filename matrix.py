@@ -211,16 +211,14 @@ def _split(dotted: str) -> tuple[str, ...]:
 
 
 def _line_of(text: str, key: tuple[str, ...]) -> int:
-    """The line of `key`, else that of the longest part of it that is written, else 1."""
+    """The line of `key`, else the first line of the innermost table around it that is written, else 1."""
     best, length = 1, 0
     for number, written in _keys_by_line(text):
         common = 0
         while common < min(len(written), len(key)) and written[common] == key[common]:
             common += 1
-        if common == len(written) and common > length:
+        if common > length:
             best, length = number, common
-        elif common == len(key) and length < len(key):
-            return number  # a table that is only implied by a longer header
     return best
 
 

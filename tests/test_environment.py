@@ -95,6 +95,14 @@ def test_an_environment_that_is_up_to_date_is_left_alone(checkout, commands):
     assert (checkout / ".venv" / "mine").exists()
 
 
+def test_an_environment_whose_python_is_gone_is_made_anew(checkout, commands):
+    environment.set_up(checkout, "x86_64")
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    environment.set_up(checkout, "x86_64")
+    assert python.exists()
+
+
 @pytest.mark.parametrize("edit", ["lock", "torch"])
 def test_a_stale_environment_is_made_anew(checkout, commands, edit):
     environment.set_up(checkout, "x86_64")

@@ -149,6 +149,13 @@ def test_a_missing_key_is_named_at_its_table(tmp_path):
     assert message == f"matrix.toml:{line_of('[cpu.lock]')}: cpu.lock.cutoff: missing"
 
 
+def test_a_key_that_a_table_without_a_line_of_its_own_lacks(tmp_path):
+    """Only [cpu.lock.override] is left to say where [cpu.lock] was."""
+    begin, end = TEXT.index("[cpu.lock]"), TEXT.index("[cpu.lock.override]")
+    message = mistake(tmp_path, TEXT[begin:end], "")
+    assert message == f"matrix.toml:{line_of('[cpu.lock]')}: cpu.lock.cutoff: missing"
+
+
 def test_a_component_without_what_it_installs(tmp_path):
     message = mistake(tmp_path, f"{VERL}\n", "")
     assert message.startswith(f"matrix.toml:{line_of('[performance.components.verl]')}: ")

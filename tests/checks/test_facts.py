@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_unknown_with_the_reason(monkeypatch):
 
 def test_a_command_that_hangs_costs_its_own_fact_only(tmp_path, monkeypatch):
     # the background child keeps the pipe open after its parent is gone
-    program(tmp_path, "git", "sleep 60 & sleep 60")
+    program(tmp_path, "git", f"sleep 60 & echo $! >> '{tmp_path}/children'; sleep 60")
     program(tmp_path, "g++", "echo g++ 99")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     began = time.monotonic()
@@ -83,6 +83,9 @@ def test_a_command_that_hangs_costs_its_own_fact_only(tmp_path, monkeypatch):
     assert time.monotonic() - began < 2.5
     assert "did not end" in found["project"]["commit"]["unknown"]
     assert found["tools"]["g++"] == "g++ 99"
+    for child in (tmp_path / "children").read_text().split():  # nothing is left behind
+        status = Path(f"/proc/{child}/stat")
+        assert not status.exists() or status.read_text().rpartition(") ")[2][0] == "Z"
 
 
 def test_a_command_that_fails_is_quoted(tmp_path, monkeypatch):
