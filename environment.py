@@ -1,7 +1,8 @@
 """Makes .venv from the lock: what `invokew` runs where the environment is missing or stale.
 
 Standard library only, since nothing is installed yet. The environment counts as made once its stamp is written, which
-is the last thing that happens: a set-up that was interrupted is done again. Two at once wait for each other.
+is the last thing that happens: one that failed leaves nothing, one that was killed is done again. Two at once wait for
+each other.
 """
 
 import fcntl
@@ -77,7 +78,11 @@ def set_up(root: Path, machine: str) -> None:
         _remove_stale(venv)
         say(f"making {venv}")
         began = time.monotonic()
-        _install(plan, venv)
+        try:
+            _install(plan, venv)
+        except BaseException:
+            shutil.rmtree(venv, ignore_errors=True)  # half of it is of no use, and may be what filled the disk
+            raise
         (venv / "invokew.stamp").write_text(plan.stamp(venv))
         say(f"ready after {time.monotonic() - began:.0f} s")
 

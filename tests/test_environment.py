@@ -116,15 +116,13 @@ def test_a_stale_environment_is_made_anew(checkout, commands, edit):
     assert not (checkout / ".venv" / "old").exists()
 
 
-def test_a_set_up_that_failed_is_done_again(checkout, commands):
+def test_a_set_up_that_failed_leaves_nothing_and_is_done_again(checkout, commands):
     commands.failing["invokew.lock.txt"] = "dns error"
     with pytest.raises(SetupError):
         environment.set_up(checkout, "x86_64")
-    assert not (checkout / ".venv" / "invokew.stamp").exists()
+    assert not (checkout / ".venv").exists()
     commands.failing.clear()
-    (checkout / ".venv" / "half").touch()
     environment.set_up(checkout, "x86_64")
-    assert not (checkout / ".venv" / "half").exists()
     assert (checkout / ".venv" / "invokew.stamp").exists()
 
 
@@ -227,6 +225,7 @@ def test_an_interrupted_set_up_is_done_again(checkout, number):
     if number == signal.SIGINT:
         assert first.returncode == 130
         assert "interrupted" in said and "Traceback" not in said
+    assert (checkout / ".venv").exists() == (number == signal.SIGKILL)
     (checkout / "log").unlink()
     second = slow_set_up(checkout, 0)
     assert second.wait(timeout=30) == 0
