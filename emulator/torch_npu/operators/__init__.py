@@ -5,9 +5,12 @@
 
 from . import (  # noqa: F401
     formats,
+    fused_infer_attention,
     fusion_attention,
     grouped_matmul,
     moe_exchange,
+    moe_gating,
+    moe_permutation,
     moe_routing,
     norm_activation,
     optimizer,

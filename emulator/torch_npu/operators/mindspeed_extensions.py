@@ -6,173 +6,49 @@ MindSpeed calls them by position, as pybind functions; behind each is a register
 in the table has no emulation: loading it should say so.
 """
 
+from collections.abc import Callable
+
 import torch
 
 _ops = torch.ops.mindspeed_extension
+_OWN_ROTARY = ("query_rope", "key_rope")
+"""Arguments that torch_npu's version 2 of attention has and the extension's has not."""
 
 
-def npu_fusion_attention_v2(
-    query,
-    key,
-    value,
-    head_num,
-    input_layout,
-    pse,
-    padding_mask,
-    atten_mask,
-    scale,
-    keep_prob,
-    pre_tokens,
-    next_tokens,
-    inner_precise,
-    prefix,
-    actual_seq_qlen,
-    actual_seq_kvlen,
-    sparse_mode,
-    gen_mask_parallel,
-    sync,
-    pse_type,
-    q_start_idx,
-    kv_start_idx,
-):
-    """-> result, softmax_max, softmax_sum, softmax_out, seed, offset, numels (csrc/cann/fusion_attention_v2.cpp)."""
-    return torch.ops.npu.npu_fusion_attention_v2(
-        query,
-        key,
-        value,
-        head_num,
-        input_layout,
-        pse=pse,
-        padding_mask=padding_mask,
-        atten_mask=atten_mask,
-        scale=scale,
-        keep_prob=keep_prob,
-        pre_tokens=pre_tokens,
-        next_tokens=next_tokens,
-        inner_precise=inner_precise,
-        prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen,
-        sparse_mode=sparse_mode,
-        gen_mask_parallel=gen_mask_parallel,
-        sync=sync,
-        pse_type=pse_type,
-        q_start_idx=q_start_idx,
-        kv_start_idx=kv_start_idx,
-    )
+def _by_position(packet, without: tuple[str, ...] = ()) -> Callable:
+    """The operator with every argument by position, as pybind functions are called."""
+    names = [argument.name for argument in packet.default._schema.arguments if argument.name not in without]
+
+    def function(*values):
+        return packet.default(**dict(zip(names, values, strict=True)))
+
+    return function
 
 
-def npu_fusion_attention_grad_v2(
-    query,
-    key,
-    value,
-    dy,
-    head_num,
-    input_layout,
-    pse,
-    padding_mask,
-    atten_mask,
-    softmax_max,
-    softmax_sum,
-    softmax_in,
-    attention_in,
-    scale_value,
-    keep_prob,
-    pre_tokens,
-    next_tokens,
-    inner_precise,
-    seed,
-    offset,
-    numels,
-    prefix,
-    actual_seq_qlen,
-    actual_seq_kvlen,
-    sparse_mode,
-    gen_mask_parallel,
-    sync,
-    pse_type,
-    q_start_idx,
-    kv_start_idx,
-):
+_attention_grad = _by_position(torch.ops.npu.npu_fusion_attention_grad_v2, _OWN_ROTARY)
+
+
+def _fusion_attention_grad_v2(*values):
     """-> gradients of query, key, value and pse."""
-    return torch.ops.npu.npu_fusion_attention_grad_v2(
-        query,
-        key,
-        value,
-        dy,
-        head_num,
-        input_layout,
-        pse=pse,
-        padding_mask=padding_mask,
-        atten_mask=atten_mask,
-        softmax_max=softmax_max,
-        softmax_sum=softmax_sum,
-        softmax_in=softmax_in,
-        attention_in=attention_in,
-        scale_value=scale_value,
-        keep_prob=keep_prob,
-        pre_tokens=pre_tokens,
-        next_tokens=next_tokens,
-        inner_precise=inner_precise,
-        seed=seed,
-        offset=offset,
-        numels=numels,
-        prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen,
-        sparse_mode=sparse_mode,
-        gen_mask_parallel=gen_mask_parallel,
-        sync=sync,
-        pse_type=pse_type,
-        q_start_idx=q_start_idx,
-        kv_start_idx=kv_start_idx,
-    )[:4]
+    return _attention_grad(*values)[:4]
 
 
-def npu_apply_fused_adamw_v2(
-    param,
-    grad,
-    exp_avg,
-    exp_avg_sq,
-    max_exp_avg_sq,
-    state_step,
-    lr,
-    beta1,
-    beta2,
-    weight_decay,
-    eps,
-    amsgrad,
-    maximize,
-):
-    """One AdamW step in place. Without amsgrad MindSpeed passes a CPU tensor for max_exp_avg_sq, which is not used."""
-    largest = max_exp_avg_sq if amsgrad else None
-    _ops.npu_apply_fused_adamw_v2(
-        param,
-        grad,
-        exp_avg,
-        exp_avg_sq,
-        largest,
-        state_step,
-        lr,
-        beta1,
-        beta2,
-        weight_decay,
-        eps,
-        amsgrad,
-        maximize,
-    )
+def _apply_fused_adamw_v2(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, state_step, *rest):
+    """Without amsgrad (the last but one) MindSpeed passes a CPU tensor for max_exp_avg_sq, which is not used."""
+    largest = max_exp_avg_sq if rest[-2] else None
+    _ops.npu_apply_fused_adamw_v2(param, grad, exp_avg, exp_avg_sq, largest, state_step, *rest)
 
 
 _GMM = {name: getattr(_ops, name) for name in ("npu_gmm", "npu_gmm_backward", "npu_gmm_backward_fusion")}
 
 JIT_EXTENSIONS = {
     "fusion_attention_v2": {
-        "npu_fusion_attention_v2": npu_fusion_attention_v2,
-        "npu_fusion_attention_grad_v2": npu_fusion_attention_grad_v2,
+        "npu_fusion_attention_v2": _by_position(torch.ops.npu.npu_fusion_attention_v2, _OWN_ROTARY),
+        "npu_fusion_attention_grad_v2": _fusion_attention_grad_v2,
     },
     "grouped_matmul": _GMM,
     "grouped_matmul_v2": _GMM,
-    "npu_apply_fused_adamw_v2": {"npu_apply_fused_adamw_v2": npu_apply_fused_adamw_v2},
+    "npu_apply_fused_adamw_v2": {"npu_apply_fused_adamw_v2": _apply_fused_adamw_v2},
     "npu_groupmatmul_add_fp32": {"npu_groupmatmul_add_fp32": _ops.npu_groupmatmul_add_fp32},
     "npu_matmul_add_fp32": {"npu_matmul_add_fp32": _ops.npu_matmul_add_fp32},
     "npu_moe_token_permute": {"npu_moe_token_permute": torch.ops.npu.npu_moe_token_permute},

@@ -101,12 +101,14 @@ def npu_apply_rotary_pos_emb(query, key, cos, sin, layout, rotary_mode):
 
 _cache_sums: dict[tuple, float] = {}
 """Address and shape of every cos_sin_cache seen -> sum of its values."""
+_MOST_CACHES = 64
+"""More are not looked at: whoever makes a new one at every call has been warned."""
 
 
 def _compare_with_first(cache: torch.Tensor) -> None:
     """Warns once when a second, different cache appears: the real operator would go on with the first."""
     key = (cache.data_ptr(), tuple(cache.shape))
-    if key in _cache_sums:
+    if key in _cache_sums or len(_cache_sums) == _MOST_CACHES:
         return
     _cache_sums[key] = cache.double().sum().item()
     if len(set(_cache_sums.values())) == 2:

@@ -23,12 +23,13 @@ def attention(query, key, value, scale: float, allowed: Allowed) -> torch.Tensor
 
 def statistics(query, key, scale: float, allowed: Allowed) -> tuple[torch.Tensor, torch.Tensor]:
     """Row maximum and sum of exponentials, [S, N]."""
+    query, key = query.detach(), key.detach()
     maximum = query.new_zeros(query.shape[:2])
     total = query.new_zeros(query.shape[:2])
     for i in range(query.shape[0]):
         keys = [j for j in range(key.shape[0]) if allowed(i, j)]
         for n in range(query.shape[1]):
-            scores = [scale * float(query[i, n].detach() @ key[j, n * key.shape[1] // query.shape[1]]) for j in keys]
+            scores = [scale * float(query[i, n] @ key[j, n * key.shape[1] // query.shape[1]]) for j in keys]
             maximum[i, n] = max(scores)
             total[i, n] = sum(torch.exp(torch.tensor(s - max(scores), dtype=torch.float64)) for s in scores)
     return maximum, total

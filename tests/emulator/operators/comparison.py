@@ -72,3 +72,8 @@ def compare(operator, formula, inputs, dtype: torch.dtype, *, roundings: float =
     for index, got, want in zip(wanted, mine_grads, grads, strict=True):
         assert got.dtype == mine[index].dtype, f"gradient of input {index} has type {got.dtype}"
         assert_close(got, want, roundings, accumulated)
+
+
+def choices(g, tokens, experts, k):
+    """k different experts for every token."""
+    return torch.stack([torch.randperm(experts, generator=g)[:k] for _ in range(tokens)]).reshape(tokens, k)

@@ -157,6 +157,11 @@ def _moe():
             (tokens, idx),
             {"expert_num": 4, "active_expert_range": [1, 3], "quant_mode": -1, "expert_tokens_num_type": 1},
         ),
+        Example(
+            "npu::npu_moe_init_routing", (tokens, torch.tensor([[0, 3], [1, 4], [2, 5]], dtype=torch.int32), idx, 2)
+        ),
+        Example("npu::npu_moe_compute_expert_tokens", (torch.tensor([0, 0, 2], dtype=torch.int32), 4)),
+        Example("npu::npu_moe_finalize_routing", (rows, None, tokens, _randn(4, 4), probs, where, idx)),
         Example("npu::npu_moe_token_permute", (tokens, idx)),
         Example("npu::npu_moe_token_permute_grad", (tokens, rows, idx, where)),
         Example("npu::npu_moe_token_unpermute", (rows, where, probs)),

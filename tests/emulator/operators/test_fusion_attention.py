@@ -230,6 +230,44 @@ def test_version_2_and_its_gradient():
         assert_close(got, want)
 
 
+def test_mindspeeds_extension_takes_arguments_by_position():
+    """MindSpeed 35da6ac, ops/fusion_attention_v2.py."""
+    from torch_npu.operators import JIT_EXTENSIONS
+
+    functions = JIT_EXTENSIONS["fusion_attention_v2"]
+    g = seeded("extension")
+    tensors = problem(g, 1, 3, 3, 2, 2, torch.float32)
+    mine = [on_npu(t, torch.float32).detach() for t in tensors]
+    mask, none = compressed_mask(), None
+    middle = (SCALE, 1.0, 2147483647, 2147483647, 0)
+    end = (none, none, none, 3, True, False, 1, none, none)
+    result, maximum, total, rest, *random_state = functions["npu_fusion_attention_v2"](
+        *mine, 2, "BSND", none, none, mask, *middle, *end
+    )
+    expected = attention(*(t[0] for t in tensors), SCALE, rule(3, 3, 3))[None]
+    assert_close(result, expected)
+    grad = random(g, *expected.shape, grad=False)
+    grads = functions["npu_fusion_attention_grad_v2"](
+        *mine,
+        on_npu(grad, torch.float32),
+        2,
+        "BSND",
+        none,
+        none,
+        mask,
+        maximum,
+        total,
+        rest,
+        result,
+        *middle,
+        *random_state,
+        *end,
+    )
+    assert len(grads) == 4 and grads[3] is None
+    for got, want in zip(grads, torch.autograd.grad(expected, tensors, grad), strict=False):
+        assert_close(got, want)
+
+
 def dropout_run(query, key, value, keep):
     return torch_npu.npu_fusion_attention(query, key, value, 2, "BSND", keep_prob=keep)
 
