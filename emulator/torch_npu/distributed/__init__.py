@@ -8,15 +8,13 @@ import torch.distributed as dist
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
 
-class Options(dist.Backend.Options if hasattr(dist.Backend, "Options") else object):
+class Options:
     """ProcessGroupHCCL.Options: what code sets on it is kept, the timeout is used."""
 
     def __init__(self, is_high_priority_stream=False):
-        if hasattr(dist.Backend, "Options"):
-            super().__init__("hccl", DEFAULT_TIMEOUT)
         self.is_high_priority_stream = is_high_priority_stream
         self.hccl_config = {}
-        self.op_timeout = DEFAULT_TIMEOUT
+        self._timeout = self.op_timeout = DEFAULT_TIMEOUT
         self.group_id = ""
 
 
@@ -26,13 +24,15 @@ class ProcessGroupHCCL(npu_device.ProcessGroupHCCL):
     Options = Options
 
     def __init__(self, store, rank, size, options=None):
-        timeout = getattr(options, "_timeout", options) or DEFAULT_TIMEOUT
+        timeout = (options or Options())._timeout
         super().__init__(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
 
 
 def _create(backend, options):
-    """For torch.distributed: group of a _DistributedBackendOptions."""
-    return ProcessGroupHCCL(backend.store, backend.group_rank, backend.group_size, backend.timeout)
+    """For torch.distributed: the group of a _DistributedBackendOptions. Its time limit holds, not that of the options."""
+    chosen = Options()
+    chosen._timeout = backend.timeout
+    return ProcessGroupHCCL(backend.store, backend.group_rank, backend.group_size, chosen)
 
 
 def is_hccl_available() -> bool:
