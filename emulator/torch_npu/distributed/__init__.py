@@ -29,7 +29,7 @@ class ProcessGroupHCCL(npu_device.ProcessGroupHCCL):
 
 
 def _create(backend, options):
-    """For torch.distributed: the group of a _DistributedBackendOptions. Its time limit holds, not that of the options."""
+    """For torch.distributed: the group of a _DistributedBackendOptions, whose time limit holds."""
     chosen = Options()
     chosen._timeout = backend.timeout
     return ProcessGroupHCCL(backend.store, backend.group_rank, backend.group_size, chosen)
