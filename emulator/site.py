@@ -85,9 +85,11 @@ def torch_npu_version() -> str:
 
 
 def _ask(python: str) -> dict:
-    done = subprocess.run([python, "-c", _QUESTION], capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise SiteError(f"expected a Python interpreter at {python}, found: {done.stderr.strip() or 'no answer'}")
+    try:
+        done = subprocess.run([python, "-c", _QUESTION], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        found = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        raise SiteError(f"expected a Python interpreter at {python}, found: {found}\nGive the path of one.") from None
     facts = json.loads(done.stdout)
     if facts["torch"] is None:
         raise SiteError(

@@ -1,5 +1,7 @@
 """Copies that do not block: the host reads poison until something synchronises that is ordered after them."""
 
+import itertools
+
 import npu_device
 import pytest
 import torch
@@ -127,7 +129,7 @@ def test_waiting_reaches_through_a_chain_of_streams():
     streams = [torch.npu.Stream() for _ in range(3)]
     with torch.npu.stream(streams[0]):
         host = torch.arange(3.0, device="npu").to("cpu", non_blocking=True)
-    for before, after in zip(streams, streams[1:], strict=False):
+    for before, after in itertools.pairwise(streams):
         after.wait_stream(before)
     streams[2].synchronize()
     assert host.tolist() == [0, 1, 2]

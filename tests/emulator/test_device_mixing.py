@@ -62,7 +62,7 @@ MIXED = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_mixing_devices_raises(name):
-    with pytest.raises(RuntimeError, match="(?i)same device|device type|tensor for argument"):
+    with pytest.raises(RuntimeError, match=r"(?i)same device|device type|tensor for argument"):
         MIXED[name]()
 
 
