@@ -48,7 +48,7 @@ def command(*arguments, **options):
         "run-dir": "where the run is kept; that of an earlier run resumes it",
     },
 )
-def train(_, recipe, matrix=None, nodes=0, set=None, dry_run=False, rehearse=False, root=None, run_dir=None):
+def train(_, recipe="", matrix=None, nodes=0, set=None, dry_run=False, rehearse=False, root=None, run_dir=None):
     """Train a recipe: compose, check, launch, watch."""
     from recipes.train import Order, train
 
@@ -56,7 +56,7 @@ def train(_, recipe, matrix=None, nodes=0, set=None, dry_run=False, rehearse=Fal
 
 
 @command(help={"recipe": "name of a recipe"})
-def data(_, recipe):
+def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
     from recipes import prepare
 
@@ -64,7 +64,7 @@ def data(_, recipe):
 
 
 @command(help={"recipe": "name of a recipe"})
-def weights(_, recipe):
+def weights(_, recipe=""):
     """Make and verify a recipe's weights."""
     from recipes import prepare
 
