@@ -23,8 +23,10 @@ from megatron.core.transformer.enums import AttnMaskType
 
 # npu_fusion_attention's sparse_mode: everything; causal, aligned to the lower right corner of the score matrix.
 FULL, CAUSAL_LOWER_RIGHT = 0, 3
-CAUSAL_TYPES = (AttnMaskType.causal, AttnMaskType.padding_causal)
-FULL_TYPES = (AttnMaskType.no_mask, AttnMaskType.padding)
+
+# Whether a mask type is causal. What the padding types mask beside that lies behind the ends of packed sequences.
+MASK_TYPES = {AttnMaskType.causal: True, AttnMaskType.no_mask: False}
+PACKED_MASK_TYPES = {AttnMaskType.padding_causal: True, AttnMaskType.padding: False}
 
 
 class Lengths(NamedTuple):
@@ -107,10 +109,10 @@ class TEDotProductAttention(torch.nn.Module):
     ):
         """query [s, b, heads, d], key and value [s, b, groups, d] -> [s, b, heads * d].
 
-        Packed: [t, heads, d] -> [t, heads * d]. attention_mask is ignored, as by TransformerEngine for these mask
-        types: padding lies behind the tokens of its sequence, where a causal mask hides it.
+        Packed: [t, heads, d] -> [t, heads * d]. attention_mask is ignored, as by TransformerEngine for these types of
+        mask.
         """
-        causal = self._is_causal(attn_mask_type or AttnMaskType.causal)
+        causal = self._is_causal(attn_mask_type or AttnMaskType.causal, packed_seq_params is not None)
         if attention_bias is not None:
             raise ValueError("the emulated TEDotProductAttention takes no attention_bias, found one; leave it None")
         if packed_seq_params is not None:
@@ -122,12 +124,15 @@ class TEDotProductAttention(torch.nn.Module):
         return out.unflatten(0, (b, s)).transpose(0, 1).flatten(2)
 
     @staticmethod
-    def _is_causal(mask_type: AttnMaskType) -> bool:
-        if mask_type not in CAUSAL_TYPES + FULL_TYPES:
+    def _is_causal(mask_type: AttnMaskType, packed: bool) -> bool:
+        """False: every token attends to its whole sequence. Padding types are for packed sequences only."""
+        allowed = MASK_TYPES | PACKED_MASK_TYPES if packed else MASK_TYPES
+        if mask_type not in allowed:
             raise ValueError(
-                f"the emulated TEDotProductAttention has no mask of type {mask_type}, use causal or no_mask"
+                f"the emulated TEDotProductAttention takes masks of type {', '.join(t.name for t in allowed)} "
+                f"{'with' if packed else 'without'} packed sequences, found {mask_type.name}"
             )
-        return mask_type in CAUSAL_TYPES
+        return allowed[mask_type]
 
     def _packed(self, query, key, value, packed, causal):
         def boundaries(padded, plain):
@@ -135,8 +140,8 @@ class TEDotProductAttention(torch.nn.Module):
 
         q = boundaries(packed.cu_seqlens_q_padded, packed.cu_seqlens_q)
         kv = boundaries(packed.cu_seqlens_kv_padded, packed.cu_seqlens_kv)
-        used = q[-1] // self.config.context_parallel_size
-        out = self._attend(query[:used], key[:used], value[:used], q, kv, causal)
+        used, used_keys = (ends[-1] // self.config.context_parallel_size for ends in (q, kv))
+        out = self._attend(query[:used], key[:used_keys], value[:used_keys], q, kv, causal)
         # tokens behind the last sequence belong to none: zeros rather than whatever the memory holds
         return torch.cat((out, out.new_zeros(len(query) - used, *out.shape[1:]))) if used < len(query) else out
 
@@ -154,9 +159,10 @@ class TEDotProductAttention(torch.nn.Module):
             key, value = (
                 gather_from_sequence_parallel_region(x, group=group).index_select(0, order) for x in (key, value)
             )
-        return self._fusion_attention(query, key, value, lengths, causal)
+        return self.attend_pieces(query, key, value, lengths, causal)
 
-    def _fusion_attention(self, query, key, value, lengths: Lengths, causal):
+    def attend_pieces(self, query, key, value, lengths: Lengths, causal: bool):
+        """The operator's call: piece i of the queries attends to piece i of the keys; [t, heads, d]."""
         attention = functools.partial(
             torch_npu.npu_fusion_attention,
             query.contiguous(),

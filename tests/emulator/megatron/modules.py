@@ -125,7 +125,7 @@ def check_zigzag_equals_the_whole_sequence():
         for rank, mine in enumerate(places):
             lengths = attention.zigzag(tuple(boundaries), cp, rank, causal)
             keys, values = (x[lengths.order.npu()] for x in gathered)
-            found = module._fusion_attention(inputs[0][mine.npu()], keys, values, lengths, causal)
+            found = module.attend_pieces(inputs[0][mine.npu()], keys, values, lengths, causal)
             close(found, expected[mine])
 
 
@@ -164,8 +164,23 @@ def check_attention_refusals():
         attention_module(window_size=(4, 0))
     with refused("attention_bias"):
         attention_module()(*qkv(4), None, attention_bias=npu(1), packed_seq_params=packed([0, 4]))
-    with refused("arbitrary"):
+    with refused("padding_causal, padding with packed", "found arbitrary"):
         attention_module()(*qkv(4), None, AttnMaskType.arbitrary, packed_seq_params=packed([0, 4]))
+    with refused("causal, no_mask without packed", "found padding"):
+        attention_module()(*(x.unsqueeze(1) for x in qkv(4)), None, AttnMaskType.padding)
+
+
+def check_keys_and_queries_of_different_lengths():
+    """Queries stand at the end of their keys, as when a prefix is there already."""
+    query, key, value = npu(5, HEADS, WIDTH), npu(12, GROUPS, WIDTH), npu(12, GROUPS, WIDTH)
+    lengths = packed([0, 2, 4])
+    lengths.cu_seqlens_kv = torch.tensor([0, 6, 11], dtype=torch.int32).npu()
+    found = attention_module()(query, key, value, None, AttnMaskType.padding_causal, packed_seq_params=lengths)
+    expected = plain_attention(
+        torch.cat((query.new_zeros(4, HEADS, WIDTH), query[:2], query.new_zeros(3, HEADS, WIDTH), query[2:4])).cpu(),
+        key.cpu(), value.cpu(), [0, 6, 11],
+    )[[4, 5, 9, 10]]  # fmt: skip
+    close(found[:4], expected.flatten(1))
 
 
 def check_grouped_linear_with_idle_experts():
