@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/Generator.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -76,7 +77,9 @@ class Arguments {
   bool wants_cpu = false;     // a device argument asks for a result on the CPU
   bool of_generator = false;  // `device` is that of a generator: there was no npu tensor before it
   int host_argument = -1;     // the first argument that holds a CPU tensor with dimensions
-  int host_scalar = -1;       // the first argument that holds a CPU tensor without dimensions
+  c10::SmallVector<int, 2> host_scalars;  // the arguments that hold CPU tensors without dimensions
+
+  int device_or_current() const { return device < 0 ? current_device() : device; }
 
   at::Tensor to_cpu(const at::Tensor& tensor, int argument) {
     if (!tensor.defined()) {
@@ -87,54 +90,13 @@ class Arguments {
       return tensor;
     }
     note_device(tensor.device().index());
-    if (const Pair* known = find(by_npu_, tensor.unsafeGetTensorImpl())) {
+    if (const Pair* known = find(Key::npu_tensor, tensor.unsafeGetTensorImpl())) {
       return known->cpu;
     }
-    c10::StorageImpl* storage = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-    const Pair* relative = storage ? find(by_npu_storage_, storage) : nullptr;
+    const Pair* relative = tensor.has_storage() ? find(Key::npu_storage, storage_of(tensor)) : nullptr;
     at::Tensor cpu = relative ? host_alias_on(tensor, relative->cpu.storage()) : host_alias(tensor);
     remember({tensor, cpu});
     return cpu;
-  }
-
-  at::Tensor to_npu(const at::Tensor& result) {
-    if (!result.defined()) {
-      return result;
-    }
-    if (const Pair* known = find(by_cpu_, result.unsafeGetTensorImpl())) {
-      return known->npu;
-    }
-    if (wants_cpu || !result.device().is_cpu() || !result.has_storage()) {
-      return result.has_storage() || wants_cpu ? result : wrap(result, device_or_current());
-    }
-    if (const Pair* relative = find(by_cpu_storage_, result.storage().unsafeGetStorageImpl())) {
-      return npu_view_of(result, relative->npu.storage());
-    }
-    return wrap(result, device_or_current());
-  }
-
-  // out= variants and resizing kernels change sizes, or give the storage new memory.
-  void write_back() {
-    for (Pair& pair : pairs_) {
-      auto* npu_storage = pair.npu.storage().unsafeGetStorageImpl();
-      auto* cpu_storage = pair.cpu.storage().unsafeGetStorageImpl();
-      const size_t bytes = cpu_storage->nbytes();
-      if (cpu_storage->device().is_cpu()) {
-        if (cpu_storage->data_ptr().get() != host_pointer(npu_storage->data_ptr().get())) {
-          c10::DataPtr data = adopt(cpu_storage->set_data_ptr(c10::DataPtr()), bytes, npu_storage->device().index());
-          npu_storage->set_data_ptr_noswap(std::move(data));
-          npu_storage->set_nbytes(bytes);
-        } else if (npu_storage->nbytes() != bytes) {
-          npu_storage->set_nbytes(bytes);
-        }
-      }
-      auto* npu = pair.npu.unsafeGetTensorImpl();
-      const auto* cpu = pair.cpu.unsafeGetTensorImpl();
-      if (npu->sizes() != cpu->sizes() || npu->strides() != cpu->strides() ||
-          npu->storage_offset() != cpu->storage_offset()) {
-        npu->set_sizes_and_strides(cpu->sizes(), cpu->strides(), cpu->storage_offset());
-      }
-    }
   }
 
   at::Generator to_cpu(const at::Generator& generator) {
@@ -146,69 +108,124 @@ class Arguments {
     return cpu;
   }
 
-  int device_or_current() const { return device < 0 ? current_device() : device; }
+  // A result is one of the arguments, a view of one, or fresh.
+  at::Tensor to_npu(const at::Tensor& result) const {
+    if (!result.defined()) {
+      return result;
+    }
+    if (const Pair* known = find(Key::cpu_tensor, result.unsafeGetTensorImpl())) {
+      return known->npu;
+    }
+    if (wants_cpu || !result.device().is_cpu()) {
+      return result;
+    }
+    const Pair* relative = result.has_storage() ? find(Key::cpu_storage, storage_of(result)) : nullptr;
+    return relative ? npu_view_of(result, relative->npu.storage()) : wrap(result, device_or_current());
+  }
+
+  // out= variants and resizing kernels change sizes, or give the storage new memory.
+  void write_back() {
+    for (Pair& pair : pairs_) {
+      auto* npu_storage = storage_of(pair.npu);
+      auto* cpu_storage = storage_of(pair.cpu);
+      const size_t bytes = cpu_storage->nbytes();
+      if (cpu_storage->data_ptr().get() != host_pointer(npu_storage->data_ptr().get())) {
+        c10::DataPtr data = adopt(cpu_storage->set_data_ptr(c10::DataPtr()), bytes, npu_storage->device().index());
+        npu_storage->set_data_ptr_noswap(std::move(data));
+        npu_storage->set_nbytes(bytes);
+      } else if (npu_storage->nbytes() != bytes) {
+        npu_storage->set_nbytes(bytes);
+      }
+      auto* npu = pair.npu.unsafeGetTensorImpl();
+      const auto* cpu = pair.cpu.unsafeGetTensorImpl();
+      if (npu->sizes() != cpu->sizes() || npu->strides() != cpu->strides() ||
+          npu->storage_offset() != cpu->storage_offset()) {
+        npu->set_sizes_and_strides(cpu->sizes(), cpu->strides(), cpu->storage_offset());
+      }
+    }
+  }
 
  private:
   struct Pair {
     at::Tensor npu;
     at::Tensor cpu;
   };
-  // Most calls have a handful of tensors, multi-tensor optimizers have thousands: a scan for the former, a map for
-  // the latter.
-  struct Index {
-    std::vector<std::pair<const void*, int>> entries;
-    std::unordered_map<const void*, int> map;
-  };
-  static constexpr size_t kScan = 16;
+  enum class Key { npu_tensor, npu_storage, cpu_tensor, cpu_storage };
+  static constexpr size_t kKeys = 4;
+  using Positions = std::unordered_map<const void*, size_t>;
+
+  // Most calls have a handful of tensors, multi-tensor optimizers have thousands: a scan for the former, maps for the
+  // latter.
+  static constexpr size_t kScanned = 16;
+
+  static c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+  static const void* key_of(const Pair& pair, Key key) {
+    switch (key) {
+      case Key::npu_tensor:
+        return pair.npu.unsafeGetTensorImpl();
+      case Key::npu_storage:
+        return storage_of(pair.npu);
+      case Key::cpu_tensor:
+        return pair.cpu.unsafeGetTensorImpl();
+      default:
+        return storage_of(pair.cpu);
+    }
+  }
+
+  const Pair* find(Key key, const void* wanted) const {
+    if (!maps_.empty()) {
+      const Positions& positions = maps_[static_cast<size_t>(key)];
+      const auto found = positions.find(wanted);
+      return found == positions.end() ? nullptr : &pairs_[found->second];
+    }
+    for (const Pair& pair : pairs_) {
+      if (key_of(pair, key) == wanted) {
+        return &pair;
+      }
+    }
+    return nullptr;
+  }
+
+  void remember(Pair pair) {
+    pairs_.push_back(std::move(pair));
+    if (!maps_.empty()) {
+      map_position(pairs_.size() - 1);
+    } else if (pairs_.size() > kScanned) {
+      maps_.resize(kKeys);
+      for (size_t position = 0; position < pairs_.size(); ++position) {
+        map_position(position);
+      }
+    }
+  }
+
+  void map_position(size_t position) {
+    for (size_t key = 0; key < kKeys; ++key) {
+      maps_[key].emplace(key_of(pairs_[position], static_cast<Key>(key)), position);
+    }
+  }
 
   void note_device(int index) {
     TORCH_CHECK(device < 0 || device == index,
                 "Expected all tensors to be on the same device, but found at least two devices, npu:", device,
                 " and npu:", index, "!");
     device = index;
-  }
-  void note_host_tensor(const at::Tensor& tensor, int argument) {
-    if (!tensor.device().is_cpu()) {
-      return;
-    }
-    int& first = tensor.dim() > 0 ? host_argument : host_scalar;
-    if (first < 0 && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-      first = argument;
-    }
-  }
-  const Pair* find(const Index& index, const void* key) const {
-    if (index.entries.size() > kScan) {
-      auto found = index.map.find(key);
-      return found == index.map.end() ? nullptr : &pairs_[found->second];
-    }
-    for (const auto& [entry, position] : index.entries) {
-      if (entry == key) {
-        return &pairs_[position];
-      }
-    }
-    return nullptr;
-  }
-  static void insert(Index& index, const void* key, int position) {
-    index.entries.emplace_back(key, position);
-    if (index.entries.size() == kScan + 1) {
-      for (auto entry = index.entries.begin(); entry != index.entries.end(); ++entry) {
-        index.map.emplace(entry->first, entry->second);
-      }
-    } else if (index.entries.size() > kScan) {
-      index.map.emplace(key, position);
-    }
-  }
-  void remember(Pair pair) {
-    const int position = static_cast<int>(pairs_.size());
-    insert(by_npu_, pair.npu.unsafeGetTensorImpl(), position);
-    insert(by_npu_storage_, pair.npu.storage().unsafeGetStorageImpl(), position);
-    insert(by_cpu_, pair.cpu.unsafeGetTensorImpl(), position);
-    insert(by_cpu_storage_, pair.cpu.storage().unsafeGetStorageImpl(), position);
-    pairs_.push_back(std::move(pair));
+    of_generator = false;
   }
 
-  std::vector<Pair> pairs_;
-  Index by_npu_, by_npu_storage_, by_cpu_, by_cpu_storage_;
+  void note_host_tensor(const at::Tensor& tensor, int argument) {
+    if (!tensor.device().is_cpu() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      return;
+    }
+    if (tensor.dim() == 0) {
+      host_scalars.push_back(argument);
+    } else if (host_argument < 0) {
+      host_argument = argument;
+    }
+  }
+
+  c10::SmallVector<Pair, 6> pairs_;
+  std::vector<Positions> maps_;  // one a key, or none
 };
 
 // ---- one call -------------------------------------------------------------------------------------------------
@@ -275,21 +292,19 @@ bool is_written(const c10::Argument& argument) {
 // the others take none. device_checks.h holds the marks.
 void check_devices(const OperatorHandle& op, const Arguments& arguments) {
   TORCH_CHECK(!arguments.of_generator, "Expected a 'cpu' device type for generator but found 'npu'");
-  int wrong = arguments.host_argument;
   const auto& schema = op.schema();
   const std::string name = full_name(schema.operator_name());
-  if (wrong < 0) {
-    const bool takes_scalars = takes_host_scalars(name);
-    if (takes_scalars && !is_written(schema.arguments()[arguments.host_scalar])) {
-      return;
+  int wrong = arguments.host_argument;
+  for (const int scalar : arguments.host_scalars) {
+    if (wrong < 0 && (!takes_host_scalars(name) || is_written(schema.arguments()[scalar]))) {
+      wrong = scalar;
     }
-    wrong = arguments.host_scalar;
   }
-  const bool first_argument = wrong == 0;
-  if (!first_argument && host_argument_operators().count(name)) {
+  if (wrong < 0) {
     return;
   }
-  if (arguments.device < 0) {  // a factory-like call without npu tensors
+  const bool may_be_on_host = wrong > 0 && host_argument_operators().count(name) > 0;
+  if (may_be_on_host || arguments.device < 0) {  // without a device: a factory-like call, no npu tensors
     return;
   }
   TORCH_CHECK(
@@ -308,7 +323,7 @@ void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     argument_to_cpu((*stack)[first_argument + i], schema.arguments()[i], static_cast<int>(i), arguments);
   }
-  if (C10_UNLIKELY(arguments.host_argument >= 0 || arguments.host_scalar >= 0)) {
+  if (C10_UNLIKELY(arguments.host_argument >= 0 || !arguments.host_scalars.empty())) {
     check_devices(op, arguments);
   }
   {

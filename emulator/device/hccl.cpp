@@ -114,7 +114,9 @@ class ProcessGroupHccl final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
+#if NPU_TORCH_AT_LEAST(2, 9)
   void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+#endif
   void abort() override { gloo_->abort(); }
   void shutdown() override { gloo_->shutdown(); }
 
