@@ -51,7 +51,9 @@ totals = collections.Counter()
 def entries():
     """The entries by name. Imported here: it takes seconds and no other test needs it."""
     # torch's module imports this package for a base class of its own test cases, none of which runs here.
-    sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
+    stand_in = types.ModuleType("expecttest")  # hypothesis hashes all that is in sys.modules
+    stand_in.TestCase = unittest.TestCase
+    sys.modules.setdefault("expecttest", stand_in)
     from torch.testing._internal.common_methods_invocations import op_db
 
     return {full_name(entry): entry for entry in op_db}

@@ -27,7 +27,8 @@ def described(results):
 
 def test_every_operator_has_an_example():
     tried = {e.name for e in examples()} | BETWEEN_RANKS
-    ours = {name for name in registry._operators if not name.startswith("_C_ascend::")}
+    others = ("_C_ascend::", "npu::graph_test_")  # vllm-ascend's own, and what test_graph.py registers
+    ours = {name for name in registry._operators if not name.startswith(others)}
     assert tried == ours
 
 
