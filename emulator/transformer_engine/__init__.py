@@ -13,7 +13,8 @@ A process imports it as `npu_transformer_engine` and calls `npu_transformer_engi
     attention       TEDotProductAttention, packed sequences and context parallelism included
     swiglu, rotary  fused forms of Megatron's SwiGLU and rotary embedding
     optimizer       FusedAdam
-    random          Megatron's random state tracker on NPU generators
     extension       what is registered as megatron.core.extensions.transformer_engine
     install         registers it and adapts Megatron-core, one reason each
+
+Megatron's random state tracker needs nothing from here: torch_npu's transfer_to_npu gives it the NPU's generators.
 """

@@ -25,13 +25,6 @@ def _version(module):
     module._te_version = Version(TE_VERSION)
 
 
-def _random_state(module):
-    """See `random`."""
-    from . import random
-
-    module._get_cuda_rng_state, module._set_cuda_rng_state = random.get_rng_state, random.set_rng_state
-
-
 def _no_fp8(module):
     """The distributed optimizer calls this for its fp8 parameters, none here; without TransformerEngine it raises."""
     quantise = module._quantize_param_shard_impl
@@ -82,7 +75,6 @@ IMPORTERS = ("megatron.core.transformer.moe.moe_utils", "megatron.core.models.co
 
 HOOKS = {
     "megatron.core.utils": _version,
-    "megatron.core.tensor_parallel.random": _random_state,
     "megatron.core.fp8_utils": _no_fp8,
     "megatron.core.fusions.fused_bias_swiglu": _swiglu,
     "megatron.core.optimizer": _adam,

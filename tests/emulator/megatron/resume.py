@@ -97,7 +97,9 @@ def resumed(folder: Path) -> dict:
     norms.append(unbroken.step())
     again = Training(folder, FIRST).load(folder / "first")
     norm = again.step()
+    parts = [part.optimizer for part in again.optimizer.chained_optimizers]
     return offloaded(again) | {
+        "steps": [group["step"] for part in parts for group in part.param_groups],
         "norms": norms,
         "norm_after_resume": norm,
         "resume_is_identical": equal(unbroken.snapshot(), again.snapshot()),

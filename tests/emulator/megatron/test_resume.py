@@ -9,6 +9,7 @@ def test_a_resumed_step_is_bit_identical(resumed):
     for rank in resumed:
         assert rank["weights_moved"]
         assert rank["resume_is_identical"]
+        assert set(rank["steps"]) == {2}
         assert rank["norm_after_resume"] == rank["norms"][1] != rank["norms"][0]
 
 
