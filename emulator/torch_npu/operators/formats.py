@@ -116,8 +116,12 @@ def write_lands_in_part(target: torch.Tensor) -> bool:
     """Whether writing all of `target` would write into a part of a FRACTAL_NZ storage."""
     if not _formats or target.device.type != "npu":
         return False
-    storage = target.untyped_storage()
-    return _formats.get(storage.data_ptr()) == FRACTAL_NZ and target.numel() * target.element_size() < storage.nbytes()
+    try:
+        storage = target.untyped_storage()
+        tiled = _formats.get(storage.data_ptr()) == FRACTAL_NZ
+    except RuntimeError:  # a tensor without memory of its own: Dynamo traces
+        return False
+    return tiled and target.numel() * target.element_size() < storage.nbytes()
 
 
 @functools.cache
@@ -133,7 +137,7 @@ def _watch_writes() -> None:
 
     @functools.wraps(set_item)
     def counted_set_item(self, index, value):
-        if format_of(self) == FRACTAL_NZ and self.device.type == "npu" and write_lands_in_part(self[index]):
+        if _formats and self.device.type == "npu" and write_lands_in_part(self[index]):
             trace.count("nz_partial_writes")
         return set_item(self, index, value)
 

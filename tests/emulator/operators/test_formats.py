@@ -84,6 +84,21 @@ def test_writes_into_parts_of_other_storage_are_not(writes):
     assert plain.eq(1).all() and tiled.eq(0).all()
 
 
+def test_dynamo_traces_writes_as_before(writes):
+    """vLLM compiles its model after the weights were cast."""
+    nz = torch_npu.npu_format_cast(torch.zeros(2, 4).npu(), NZ)
+
+    def function(x, y):
+        x[:1] = y
+        x[1:].copy_(y)
+        return x + 1
+
+    x, y = torch.zeros(2, 4).npu(), torch.ones(1, 4).npu()
+    assert (torch.compile(function, backend="eager", fullgraph=True)(x, y) == 2).all()
+    assert writes() == 0 and torch_npu.get_npu_format(nz) == NZ
+    torch._dynamo.reset()
+
+
 def test_an_unknown_format_is_named():
     with pytest.raises(RuntimeError, match=r"acl_format must be one of .*29 \(FRACTAL_NZ\), but is 77"):
         torch_npu.npu_format_cast(torch.ones(2, 2).npu(), 77)
