@@ -160,11 +160,12 @@ def test_killed_between_two_checkpoints_it_resumes_and_repeats_the_unbroken_run(
 def test_control_c_stops_everything_it_started_and_nothing_else(tmp_path):
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
     folder = tmp_path / "smoke-stopped"
-    process = start(folder, "trainer.total_training_steps=5")
+    process, said = start(folder, "trainer.total_training_steps=5"), []
     deadline = time.monotonic() + TIME_LIMIT
-    while not any("WorkerDict" in " ".join(one.cmdline()) for one in processes_of(folder)):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
+    while "building the model" not in "".join(said):
+        assert time.monotonic() < deadline
+        said.append(process.stdout.readline())
+        assert said[-1], said
     began = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
     process.wait(timeout=60)
