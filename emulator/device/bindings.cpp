@@ -147,7 +147,7 @@ PYBIND11_MODULE(npu_device, module) {
   module.doc() = "An emulated NPU: a PyTorch device over host memory.";
   npu::install_cpu_allocator();
   npu::register_runtime();
-  module.attr("aten_operators") = npu::register_aten_operators();
+  module.attr("aten_operators") = npu::register_operators();
   bind_devices(module);
   bind_tensors(module);
   bind_copies(module);

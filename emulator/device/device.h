@@ -102,8 +102,8 @@ at::Tensor npu_view_of(const at::Tensor& cpu, c10::Storage npu_storage);
 at::Tensor wrap(const at::Tensor& cpu, int device);
 
 // ---- operators (dispatch.cpp) ---------------------------------------------------------------------------------
-// Registers the CPU kernel of every aten operator for the npu. Returns how many.
-int register_aten_operators();
+// Registers the CPU kernel of every aten operator for the npu. Returns how many. Once.
+int register_operators();
 int64_t operators_run();
 // `operator_name` ("aten::index.Tensor") may take CPU tensors beside npu tensors.
 void allow_host_argument(const std::string& operator_name);

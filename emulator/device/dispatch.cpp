@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/Generator.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -400,6 +401,17 @@ bool is_served_by_cpu_kernel(const OperatorHandle& op, const c10::OperatorName& 
       std::string_view(name.name).substr(0, kMultiTensor.size()) == kMultiTensor;
 }
 
+// Operators without a gradient of their own (collectives) pass the autograd key of the npu by torch's fallback, which
+// torch registers for PrivateUse1 itself since some version after 2.7.
+void register_autograd_fallback() {
+  constexpr auto kAutograd = DispatchKey::AutogradPrivateUse1;
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kAutograd)) {
+    return;
+  }
+  static auto* library = new torch::Library(torch::Library::IMPL, "_", kAutograd, __FILE__, __LINE__);
+  library->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign_operator>());
 }
@@ -423,7 +435,8 @@ void allow_namespace(const std::string& name) {
 }
 
 // At load time rather than in a static table: the operators differ between versions of torch.
-int register_aten_operators() {
+int register_operators() {
+  register_autograd_fallback();
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
