@@ -3,12 +3,14 @@
 
 #include "device.h"
 
-#include <ATen/ops/div.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -72,27 +74,46 @@ class CoalescedWork final : public Work {
   std::vector<WorkPtr> works_;
 };
 
-// gloo has no average. torch_npu adds up and divides, too (ProcessGroupHCCL.cpp).
-class AveragingWork final : public Work {
+// Work after which something is left to do on the host, once: divide a sum, hand out the parts of a buffer.
+class FollowedWork final : public Work {
  public:
-  AveragingWork(WorkPtr sum, Tensors results, int64_t ranks)
-      : sum_(std::move(sum)), results_(std::move(results)), ranks_(ranks) {}
-  bool isCompleted() override { return sum_->isCompleted(); }
-  bool isSuccess() const override { return sum_->isSuccess(); }
+  FollowedWork(WorkPtr work, std::function<void()> after) : work_(std::move(work)), after_(std::move(after)) {}
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
   bool wait(std::chrono::milliseconds timeout) override {
-    const bool done = sum_->wait(timeout);
-    for (Tensor& result : results_) {
-      result.div_(ranks_);
+    const bool done = work_->wait(timeout);
+    if (auto after = std::exchange(after_, nullptr)) {
+      after();
     }
-    results_.clear();
     return done;
   }
 
  private:
-  WorkPtr sum_;
-  Tensors results_;
-  int64_t ranks_;
+  WorkPtr work_;
+  std::function<void()> after_;
 };
+
+Tensor flattened(const Tensors& tensors) {
+  Tensors flat;
+  for (const Tensor& tensor : tensors) {
+    flat.push_back(tensor.reshape(-1));
+  }
+  return at::cat(flat);
+}
+std::vector<int64_t> sizes_of(const Tensors& tensors) {
+  std::vector<int64_t> sizes;
+  for (const Tensor& tensor : tensors) {
+    sizes.push_back(tensor.numel());
+  }
+  return sizes;
+}
+void hand_out(const Tensor& buffer, Tensors& tensors) {
+  const std::vector<int64_t> sizes = sizes_of(tensors);
+  const Tensors parts = buffer.split_with_sizes(sizes);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].copy_(parts[i].view(tensors[i].sizes()));
+  }
+}
 
 // The reduction that gloo is asked for.
 template <class Options>
@@ -185,11 +206,19 @@ class ProcessGroupHccl final : public c10d::Backend {
     return keep(gloo_->scatter(host_outputs, host_inputs, options));
   }
 
+  // gloo has this form, and the list form of all-to-all, in some versions of torch only.
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override {
-    Tensors host_outputs = on_host(outputs);
-    TensorLists host_inputs = on_host(inputs);
-    WorkPtr work = gloo_->reduce_scatter(host_outputs, host_inputs, for_gloo(options, host_outputs));
-    return keep(averaged(std::move(work), host_outputs, options.reduceOp));
+    Tensor output = on_host(outputs.at(0));
+    const Tensors parts = on_host(inputs.at(0));
+    Tensors buffer{flattened(parts)};
+    c10d::AllreduceOptions reduction;
+    reduction.reduceOp = options.reduceOp;
+    reduction.timeout = options.timeout;
+    WorkPtr work = averaged(gloo_->allreduce(buffer, for_gloo(reduction, buffer)), buffer, options.reduceOp);
+    auto take_own = [=, this]() mutable {
+      output.copy_(buffer[0].split_with_sizes(sizes_of(parts))[getRank()].view(output.sizes()));
+    };
+    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_own)));
   }
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override {
     Tensor host_output = on_host(output);
@@ -213,8 +242,14 @@ class ProcessGroupHccl final : public c10d::Backend {
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
     Tensors host_outputs = on_host(outputs);
-    Tensors host_inputs = on_host(inputs);
-    return keep(gloo_->alltoall(host_outputs, host_inputs, options));
+    const Tensors host_inputs = on_host(inputs);
+    Tensor sent = flattened(host_inputs);
+    Tensor received = at::empty_like(flattened(host_outputs));
+    std::vector<int64_t> output_sizes = sizes_of(host_outputs);
+    std::vector<int64_t> input_sizes = sizes_of(host_inputs);
+    WorkPtr work = gloo_->alltoall_base(received, sent, output_sizes, input_sizes, options);
+    auto take_parts = [=]() mutable { hand_out(received, host_outputs); };
+    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_parts)));
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
@@ -244,11 +279,17 @@ class ProcessGroupHccl final : public c10d::Backend {
     }
     return work;
   }
+  // gloo has no average. torch_npu adds up and divides, too (ProcessGroupHCCL.cpp).
   WorkPtr averaged(WorkPtr work, Tensors results, const c10d::ReduceOp& operation) {
     if (operation != c10d::ReduceOp::AVG) {
       return work;
     }
-    return c10::make_intrusive<AveragingWork>(std::move(work), std::move(results), getSize());
+    auto divide = [results = std::move(results), ranks = getSize()]() mutable {
+      for (Tensor& result : results) {
+        result.div_(ranks);
+      }
+    };
+    return c10::make_intrusive<FollowedWork>(std::move(work), std::move(divide));
   }
 
   c10::intrusive_ptr<c10d::Backend> gloo_;

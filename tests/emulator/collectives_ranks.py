@@ -80,7 +80,7 @@ def _(group, device):
 def _(group, device):
     x = torch.tensor([rank == 0, rank == 1, True, False], device=device)
     dist.all_reduce(x, dist.ReduceOp.SUM if torch.device(device).type == "npu" else dist.ReduceOp.MAX, group=group)
-    return [x]
+    return [x.view(torch.uint8)]
 
 
 @compare("all_reduce, integers")
@@ -178,11 +178,21 @@ def _(group, device):
     return [x]
 
 
-@compare("reduce_scatter")
-def _(group, device):
-    x = torch.empty(2, device=device)
-    dist.reduce_scatter(x, list(mine(device, 4).chunk(2)), group=group)
-    return [x]
+@case("reduce_scatter")
+def _():
+    x = torch.empty(2, 2, device=f"npu:{rank}")
+    dist.reduce_scatter(x, list(mine(f"npu:{rank}", 4, 2).chunk(2)))
+    first = 102.0 + 8 * rank
+    assert x.tolist() == [[first, first + 2], [first + 4, first + 6]], x.tolist()
+    dist.reduce_scatter(x, list(mine(f"npu:{rank}", 4, 2).chunk(2)), dist.ReduceOp.AVG)
+    assert x[0, 0].item() == first / 2, x.tolist()
+
+
+@case("reduce_scatter, uneven")
+def _():
+    x = torch.empty(1 + rank, device=f"npu:{rank}")
+    dist.reduce_scatter(x, list(mine(f"npu:{rank}", 3).split([1, 2])))
+    assert x.tolist() == ([102] if rank == 0 else [104, 106]), x.tolist()
 
 
 @compare("reduce_scatter_tensor")
@@ -348,7 +358,7 @@ def _():
     try:
         dist.all_gather_into_tensor(torch.ones(4), torch.ones(2, device=f"npu:{rank}"))
     except RuntimeError as error:
-        assert "device" in str(error), error
+        assert "the hccl process group takes npu tensors" in str(error), error
     else:
         raise AssertionError("gathered npu tensors into a cpu tensor")
 

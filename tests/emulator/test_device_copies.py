@@ -185,6 +185,10 @@ def test_pinned_memory_overwritten_in_flight_is_counted():
     host.fill_(2)
     torch.npu.synchronize()
     assert npu_device.overwritten_uploads() == before + 1
+    x[:2].copy_(host[2:], non_blocking=True)  # from the middle of the pinned memory
+    host[2:].fill_(3)
+    torch.npu.synchronize()
+    assert npu_device.overwritten_uploads() == before + 2
 
 
 def test_tensordicts_copy_is_safe_in_the_pinned_version():

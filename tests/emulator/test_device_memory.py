@@ -50,6 +50,17 @@ def test_the_peak_holds_what_a_kernel_needed_for_a_moment():
     assert npu_device.memory_peak() == before
 
 
+def test_scratch_of_a_kernel_is_device_memory_and_must_fit():
+    x = torch.rand(MIB, device="npu")
+    npu_device.reset_peak()
+    before = npu_device.memory_used()
+    x.kthvalue(5)  # sorts a copy
+    assert npu_device.memory_peak() >= before + 4 * MIB
+    npu_device.set_budget(npu_device.memory_used() + MIB)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        x.kthvalue(5)
+
+
 def test_devices_have_memory_of_their_own():
     before = [npu_device.memory_used(i) for i in range(2)]
     x = torch.ones(MIB, device="npu:1")
@@ -184,6 +195,19 @@ def test_kernels_in_python_allocate_device_memory_between_enter_and_leave():
     assert npu_device.memory_used() == before + 4 * MIB
     del result, wrapped
     assert npu_device.memory_used() == before
+
+
+def test_memory_changes_its_device_with_the_tensor():
+    before = [npu_device.memory_used(i) for i in range(2)]
+    npu_device.enter_kernel()
+    try:
+        result = torch.ones(MIB)  # of npu:0, which is current
+    finally:
+        npu_device.leave_kernel()
+    wrapped = [npu_device.wrap(result, 1), npu_device.wrap(torch.ones(MIB), 1)]
+    assert [npu_device.memory_used(i) - before[i] for i in range(2)] == [0, 8 * MIB]
+    del result, wrapped
+    assert [npu_device.memory_used(i) - before[i] for i in range(2)] == [0, 0]
 
 
 def test_memory_of_others_can_become_device_memory():
