@@ -59,8 +59,13 @@ def hf(folder):
 
 @pytest.fixture(scope="session")
 def traces(folder):
-    """One trace a rank of the run of all layouts; with it FOLDER/LAYOUT.pt is written."""
-    launch("layouts.py", folder, *LAYOUTS, ranks=RANKS, NPU_EMULATOR_TRACE=folder / "trace")
+    """One trace a rank of the run of all layouts; with it FOLDER/LAYOUT.pt is written.
+
+    New and freed memory holds NaN, so that whatever is read before it is written shows.
+    """
+    launch(
+        "layouts.py", folder, *LAYOUTS, ranks=RANKS, NPU_EMULATOR_TRACE=folder / "trace", NPU_EMULATOR_POISON="freed"
+    )
     found = [json.loads(path.read_text()) for path in (folder / "trace").glob("rank*.json")]
     return [trace for trace in found if trace["operators"]]  # not the processes that write checkpoints
 
