@@ -232,8 +232,8 @@ def _map_permute_gradient(saved, grad, probs_grad, _):
 
 def _map_unpermute_meta(permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad):
     index = torch.empty_like(sorted_indices)
-    per_row = None if probs is None else probs.new_empty(sorted_indices.shape)
-    return permuted_tokens.new_empty(tuple(restore_shape[:2])), index, torch.empty_like(index), per_row
+    weights = None if probs is None else probs.new_empty(sorted_indices.shape)
+    return permuted_tokens.new_empty(tuple(restore_shape[:2])), index, torch.empty_like(index), weights
 
 
 @operator(
@@ -246,22 +246,21 @@ def _npu_moe_token_unpermute_with_routing_map(
 ):
     """Adds the rows of each token up, weighted by probs [T, experts] where given.
 
-    -> tokens [restore_shape], out_index and permuted_token_id (both belong to drop_and_pad), the rows' probabilities.
+    -> tokens [restore_shape], out_index and permuted_token_id (both belong to drop_and_pad), the chosen
+    probabilities token by token.
     """
     name = "_npu_moe_token_unpermute_with_routing_map"
     _check_padding(name, drop_and_pad)
     check(routing_map is not None, f"{name}: routing_map is None; the emulator needs it to know the rows' tokens")
     token, expert = _pairs(routing_map)
     rows = permuted_tokens[sorted_indices.long()].float()
-    per_row = None
+    weights = None
     if probs is not None:
         weights = probs[token, expert]
         rows = rows * weights.float()[:, None]
-        per_row = torch.empty_like(weights)
-        per_row[sorted_indices.long()] = weights
     result = rows.new_zeros(tuple(restore_shape[:2])).index_add_(0, token, rows)
     index = unwritten(sorted_indices, sorted_indices.shape)
-    return result.to(permuted_tokens.dtype), index, index.clone(), per_row
+    return result.to(permuted_tokens.dtype), index, index.clone(), weights
 
 
 @operator(

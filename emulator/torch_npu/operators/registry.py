@@ -320,4 +320,4 @@ class _Node(torch.autograd.Function):
             setattr(saved, name, tensor)
         saved.wanted = {n for n, needed in zip(op.names, ctx.needs_input_grad[2:], strict=True) if needed}
         found = rule.backward(saved, *grads)
-        return None, None, *(found.get(name) if name in saved.wanted else None for name in op.names)
+        return None, None, *(found.get(name) for name in op.names)

@@ -123,6 +123,24 @@ def test_packed_sequences(dtype, mode):
     check_against_formula(tensors, lambda t: t, 4, "TND", expected, dtype, **arguments)
 
 
+@pytest.mark.parametrize("mode", [0, 1])
+def test_packed_sequences_under_a_whole_mask(mode):
+    """One mask as large as the longest sequence; each takes its upper left corner."""
+    g = seeded("whole mask", mode)
+    (query, key, value), ends, key_ends = packed(g, [3, 5], [4, 6], 4, 2, torch.float32)
+    mask = torch.rand(5, 6, generator=g) < 0.4
+    mask[:, 0] = mask.diagonal()[:] = False
+    allowed = rule(1, 0, 0, mask)  # in mode 0 the tokens before and after are not limited here
+    expected = torch.cat(
+        [
+            attention(query[a:b], key[c:d], value[c:d], SCALE, allowed)
+            for (a, b), (c, d) in zip(spans(ends), spans(key_ends), strict=True)
+        ]
+    )
+    arguments = {"actual_seq_qlen": ends, "actual_seq_kvlen": key_ends, "sparse_mode": mode, "atten_mask": mask.npu()}
+    check_against_formula((query, key, value), lambda t: t, 4, "TND", expected, torch.float32, **arguments)
+
+
 @pytest.mark.parametrize("softmax_layout", ["", "TND"])
 def test_statistics_of_packed_sequences(softmax_layout):
     """[T, N, 8] in which a sequence's block is laid out [N, s, 8], as ring attention expects; or plainly [T, N, 8]."""

@@ -127,6 +127,18 @@ def test_unpermute_with_routing_map_and_its_gradients(dtype, k, with_probs):
         )
 
 
+def test_chosen_probabilities_come_token_by_token():
+    g = seeded("chosen")
+    routing, probs = routing_map(g, 4, 5, 2), torch.rand(4, 5, generator=g)
+    rows, _, where = torch_npu.npu_moe_token_permute_with_routing_map(
+        torch.ones(4, 3).npu(), routing.npu(), num_out_tokens=8
+    )
+    *_, chosen = torch_npu._npu_moe_token_unpermute_with_routing_map(
+        rows, where, [4, 3], probs=probs.npu(), routing_map=routing.npu()
+    )
+    assert chosen.tolist() == [float(probs[t, e]) for t in range(4) for e in range(5) if routing[t, e]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
