@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from errors import UserError
-from recipes import command, launch, metrics, prepare
+from recipes import command, metrics, prepare
 from recipes.compose import FOLDER, HOME, compose
+from recipes.scratch import make as make_scratch
 
 INVOKE = [sys.executable, "-m", "invoke", "--search-root"]
 
@@ -97,7 +98,7 @@ def _launched_steps(recipe: str, run: Path, settings: list[str]) -> list[float]:
 def _hand_steps(recipe: str, run: Path, settings: list[str]) -> list[float]:
     """The recipe as verl alone runs it."""
     found = compose(recipe)
-    scratch = launch.make_scratch()
+    scratch = make_scratch()
     run.mkdir()
     arguments = [
         sys.executable,

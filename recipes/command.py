@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
-from recipes.compose import HOME
+from recipes import scratch as scratch_folder
+from recipes.compose import HOME, setting
 
 RUN_MARK = "ASCEND_RL_RUN"  # in the environment of everything that a run starts
 # Where verl's other loggers write (verl/utils/tracking.py), else the current folder: variable and place in the run.
@@ -45,6 +45,7 @@ class Command:
     arguments: list[str]
     added: dict[str, str]
     folder: Path
+    scratch: Path | None = None
 
     def environment(self) -> dict[str, str]:
         """The whole environment of the run."""
@@ -55,7 +56,14 @@ class Command:
         removed = [word for name in UNSET for word in ("-u", name)]
         added = [f"{name}={shlex.quote(value)}" for name, value in redacted(self.added).items()]
         lines = [" ".join(["env", *removed]), *added, *_option_lines(self.arguments)]
-        return f"cd {shlex.quote(str(self.folder))}\n" + " \\\n  ".join(lines) + "\n"
+        return f"cd {shlex.quote(str(self.folder))}\n{self._link()}" + " \\\n  ".join(lines) + "\n"
+
+    def _link(self) -> str:
+        """By hand, the link to the environment has to be made first; the launcher's goes with its scratch folder."""
+        if self.arguments[0] == sys.executable or self.scratch is None:
+            return ""
+        link = self.scratch / scratch_folder.ENVIRONMENT
+        return f"mkdir -p {link.parent} && ln -sfn {shlex.quote(sys.prefix)} {link}\n"
 
 
 def build(run: Path, scratch: Path, added: dict[str, str], placement: list[str]) -> Command:
@@ -64,7 +72,15 @@ def build(run: Path, scratch: Path, added: dict[str, str], placement: list[str])
     `placement` are further Hydra overrides, such as the checkpoint to resume from.
     """
     arguments = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(run), "--config-name", "config"),
+        *(
+            scratch_folder.python(scratch),
+            "-m",
+            "verl.trainer.main_ppo",
+            "--config-dir",
+            str(run),
+            "--config-name",
+            "config",
+        ),
         setting("hydra.run.dir", run),
         "hydra.output_subdir=null",
         "hydra/job_logging=stdout",
@@ -73,7 +89,7 @@ def build(run: Path, scratch: Path, added: dict[str, str], placement: list[str])
         "++ray_kwargs.ray_init.address=local",
         *placement,
     ]
-    return Command(arguments, added, Path.cwd())
+    return Command(arguments, added, Path.cwd(), scratch)
 
 
 def added_environment(config: DictConfig, site: Path | None, run: Path | None, scratch: Path | None) -> dict[str, str]:
@@ -88,7 +104,7 @@ def added_environment(config: DictConfig, site: Path | None, run: Path | None, s
         added["NPU_EMULATOR_TRACE"] = str(run / "trace")
     added |= recipe_environment(config)
     if scratch:
-        added["TMPDIR"] = str(scratch / "tmp")
+        added["TMPDIR"] = str(scratch / scratch_folder.TEMPORARY)
     places = [site, HOME / "recipes" / "plugins", added.get("PYTHONPATH") or os.environ.get("PYTHONPATH")]
     added["PYTHONPATH"] = os.pathsep.join(str(place) for place in places if place)
     return added
@@ -127,11 +143,3 @@ def _option_lines(arguments: list[str]) -> Iterator[str]:
     for word in words:
         value = next(words, None) if word.startswith("-") else None
         yield shlex.quote(word) if value is None else f"{shlex.quote(word)} {shlex.quote(value)}"
-
-
-def setting(key: str, value: Path | str) -> str:
-    """A Hydra override for a text, quoted where Hydra's grammar needs it."""
-    text = str(value)
-    if re.fullmatch(r"[\w./-]+", text, re.ASCII):
-        return f"{key}={text}"
-    return f"{key}={QuotedString(text, Quote.single).with_quotes()}"

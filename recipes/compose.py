@@ -7,6 +7,7 @@ verl (nor torch nor ray, which verl would bring): the folder of verl's configs i
 import difflib
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -27,6 +29,7 @@ from recipes import keys, overrides
 FOLDER = Path(__file__).resolve().parent
 HOME = FOLDER.parent
 PARENT = "ppo_megatron_trainer"
+PLAIN = re.compile(r"[\w./-]+", re.ASCII)  # a text that is a text in Hydra's grammar, too
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,21 @@ def verl_configs() -> Path:
     return Path(spec.origin).parent / "trainer" / "config"
 
 
+def setting(key: str, value: Path | str) -> str:
+    """A Hydra override for a text, quoted where Hydra's grammar needs it."""
+    text = str(value)
+    return f"{key}={text if PLAIN.fullmatch(text) else _quoted(text)}"
+
+
+def _quoted(text: str) -> str:
+    return QuotedString(text, Quote.single).with_quotes()
+
+
 def _compose(folder: Path, name: str, settings: Sequence[str] = ()) -> DictConfig:
     # A search path given here replaces the file's own, whose pkg:// entry would import verl.
-    places = ",".join(f"file://{path}" for path in dict.fromkeys((verl_configs(), FOLDER)) if path != folder)
+    places = [_quoted(f"file://{path}") for path in dict.fromkeys((verl_configs(), FOLDER)) if path != folder]
     with _errors(folder / f"{name}.yaml"), _initialized(folder):
-        return hydra_compose(name, overrides=[f"hydra.searchpath=[{places}]", *settings])
+        return hydra_compose(name, overrides=[f"hydra.searchpath=[{','.join(places)}]", *settings])
 
 
 @contextmanager

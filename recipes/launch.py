@@ -7,7 +7,6 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,32 +16,7 @@ from recipes.command import Command
 from recipes.compose import HOME
 from recipes.rundir import RunDir
 
-# A socket's path has at most 107 bytes (sun_path in <sys/un.h>). Below its folder Ray 2.46 makes
-# session_<date>_<microseconds>_<pid>/sockets/plasma_store, up to 64 bytes.
-SOCKET_PATH = 107
-RAY_BELOW = len("/ray/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-
 STOP_SECONDS = 19.0  # the guard's own limits add up to less
-
-
-def scratch_folder() -> Path:
-    """Where a run's scratch folder goes. UserError where no path is short enough for Ray's sockets."""
-    places = list(dict.fromkeys([tempfile.gettempdir(), "/tmp"]))
-    for place in places:
-        if len(os.fsencode(place)) + len("/r.12345678") + RAY_BELOW <= SOCKET_PATH and os.access(place, os.W_OK):
-            return Path(place)
-    limit = SOCKET_PATH - RAY_BELOW - len("/r.12345678")
-    raise UserError(
-        f"expected a writable temporary folder whose path has at most {limit} bytes (Ray puts sockets below it), "
-        f"found {', '.join(places)}; set TMPDIR to a shorter one"
-    )
-
-
-def make_scratch() -> Path:
-    """A new folder for one run's sockets and temporary files; the guard removes it."""
-    scratch = Path(tempfile.mkdtemp(prefix="r.", dir=scratch_folder()))
-    (scratch / "tmp").mkdir()
-    return scratch
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from recipes import checkpoints, keys, metrics
-from recipes.command import setting
+from recipes.compose import setting
 from recipes.rundir import CONFIG, RunDir, write
 
 

@@ -15,6 +15,8 @@ from errors import UserError
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import Recipe, compose
 from recipes.resume import Start
+from recipes.scratch import make as make_scratch
+from recipes.scratch import place as scratch_place
 from recipes.watch import Outcome, watch
 
 FACTS_SECONDS = 5.0  # to finish describing the machine after a run that was shorter than that
@@ -62,7 +64,7 @@ def total_steps(config: DictConfig) -> int | None:
 
 
 def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, total: int | None) -> int:
-    scratch = launch.make_scratch()
+    scratch = make_scratch()
     try:
         ordered = _command(recipe.config, run.path, scratch, site, start)
         rundir.update(run, _command_files(ordered))
@@ -165,7 +167,7 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     start = _resumed(rundir.RunDir(path, -1), recipe) if earlier else Start()
     for note in start.notes:
         print(f"# {note}")
-    scratch = launch.scratch_folder() / "r.XXXXXXXX"  # the real one gets a name of its own
+    scratch = scratch_place() / "r.XXXXXXXX"  # the real one gets a name of its own
     print(_command(recipe.config, path, scratch, _site(recipe, build=False), start).script(), end="")
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
-from recipes import keys, launch
+from recipes import keys, scratch
 from recipes.command import recipe_environment
 
 EMULATED_DEVICES = 8  # of the emulator, unless NPU_EMULATOR_DEVICES says otherwise
@@ -57,7 +57,7 @@ def console(config: DictConfig) -> Iterator[str]:
 def sockets(_: DictConfig) -> Iterator[str]:
     """A temporary folder in which Ray's sockets have paths that the system takes."""
     try:
-        launch.scratch_folder()
+        scratch.place()
     except UserError as error:
         yield str(error)
 

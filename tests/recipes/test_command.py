@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from errors import UserError
 from recipes import command, train
-from recipes.compose import compose
+from recipes.compose import compose, setting
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/$"), min_size=1, max_size=20)
 
@@ -19,7 +19,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/$"), min
 @given(NAMES)
 def test_a_path_of_any_name_reaches_verl_whole(name):
     path = f"/runs/{name}"
-    override = OverridesParser.create().parse_override(command.setting("++hydra.run.dir", path))
+    override = OverridesParser.create().parse_override(setting("++hydra.run.dir", path))
     assert str(override.value()) == path
 
 

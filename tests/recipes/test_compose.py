@@ -160,3 +160,28 @@ def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts
 
 def test_verls_own_config_has_no_fault_against_itself():
     assert list(keys.faults(verl_defaults(), verl_defaults())) == []
+
+
+def test_a_checkout_below_any_path_composes(tmp_path):
+    """Spaces, commas, brackets, quotes, letters beyond ASCII: none of them is grammar in a path."""
+    home = tmp_path / "a b, ü='c' {d} [e] (f)"
+    verl = home / "site" / "verl"
+    (verl / "trainer").mkdir(parents=True)
+    (verl / "__init__.py").touch()
+    (verl / "trainer" / "config").symlink_to(verl_configs())
+    for name in ("recipes", "errors.py"):
+        (home / name).symlink_to(HOME / name)
+    code = (
+        "import sys; from pathlib import Path; from recipes import compose\n"
+        f"compose.FOLDER = Path({str(home / 'recipes')!r})\n"
+        "print(compose.compose('smoke', ['trainer.nnodes=1']).config.trainer.nnodes)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=home,
+        env={"PYTHONPATH": f"{home / 'site'}:{home}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "1\n", done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from errors import UserError
-from recipes import launch, preflight
+from recipes import preflight, scratch
 from recipes.compose import compose
 
 
@@ -179,7 +179,7 @@ def test_a_disk_without_room(recipe, monkeypatch):
 
 
 def test_temporary_folders_too_deep_for_sockets(recipe, monkeypatch):
-    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 60)
-    assert launch.scratch_folder().as_posix() == "/tmp"  # /tmp is tried as well
-    monkeypatch.setattr(launch.os, "access", lambda *_: False)
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 60)
+    assert scratch.place().as_posix() == "/tmp"  # /tmp is tried as well
+    monkeypatch.setattr(scratch.os, "access", lambda *_: False)
     assert any("TMPDIR" in one for one in findings(recipe))

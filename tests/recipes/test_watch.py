@@ -13,6 +13,7 @@ from rich.console import Console
 
 from errors import UserError
 from recipes import guard, launch, metrics, rundir, view, watch
+from recipes import scratch as scratch_folder
 from recipes.phases import FIRST, LAST, Phases
 
 LINES = [
@@ -131,7 +132,7 @@ def test_long_silence_gives_a_sign_of_life(capsys, monkeypatch):
 
 
 def test_a_program_that_is_not_there_is_one_message(run, tmp_path):
-    scratch = launch.make_scratch()
+    scratch = scratch_folder.make()
     launched = launch.start(Order(["/nowhere/python"], tmp_path), run, scratch)
     with pytest.raises(UserError, match="/nowhere/python: No such file"):
         while launched.poll() is None:
