@@ -10,6 +10,7 @@ import inspect
 import types
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -85,9 +86,9 @@ def _megatron():
         """MindSpeed absent: torch.cuda means torch.npu, and a stand-in serves for TransformerEngine."""
         from npu_transformer_engine.install import install
 
-        from .contrib import transfer_to_npu  # noqa: F401
-
         install()
+        # torch >= 2.9 asks before a broadcast of tensors that say is_cuda; torch_npu has no answer, MindSpeed says 9.0
+        torch.cuda.get_device_capability = lambda device=None: (9, 0)
 
     @import_hooks.after("megatron.core.jit")
     def eager_fuser(module):

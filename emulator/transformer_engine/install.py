@@ -65,11 +65,6 @@ def _cuda_type_names():
     torch.Tensor.type = renamed
 
 
-def _compute_capability():
-    """torch >= 2.9 asks for it before a broadcast; torch_npu has no answer, MindSpeed says 9.0."""
-    torch.cuda.get_device_capability = lambda device=None: (9, 0)
-
-
 # The modules that come with megatron.core itself and import names of the extension if they can.
 IMPORTERS = ("megatron.core.transformer.moe.moe_utils", "megatron.core.models.common.embeddings.rope_utils")
 
@@ -97,7 +92,6 @@ def install() -> None:
     import torch_npu.contrib.transfer_to_npu  # noqa: F401  torch.cuda.* and device "cuda" mean the NPU, as on a device
 
     _cuda_type_names()
-    _compute_capability()
     import_hooks.replace(EXTENSION, str(Path(__file__).with_name("extension.py")))
     for name, hook in HOOKS.items():
         import_hooks.after(name)(hook)
