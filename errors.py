@@ -1,5 +1,8 @@
 """The one exception that stands for a mistake of the user or of the machine, never for a defect of this project."""
 
+import errno
+from pathlib import Path
+
 
 class UserError(Exception):
     """Something that the user can put right.
@@ -14,3 +17,15 @@ class UserError(Exception):
     def __init__(self, message: str, *, code: int = 2):
         super().__init__(message)
         self.code = code
+
+
+def unwritable(error: OSError, place: Path, option: str) -> UserError:
+    """The message on a place that cannot be written; `option` is how the user names another."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = f"free some space there, or name another disk with {option}"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        advice = f"make it writable, or name another place with {option}"
+    else:
+        advice = f"name another place with {option}"
+    return UserError(f"{place}: expected to write there, found: {reason}; {advice}")

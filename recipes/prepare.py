@@ -25,14 +25,17 @@ def weights(name: str) -> int:
     return 0
 
 
-def site(recipe: Recipe) -> Path | None:
-    """The folder that makes the emulated devices importable; None where the recipe runs on real ones."""
+def site(recipe: Recipe, build: bool = True) -> Path | None:
+    """The folder that makes the emulated devices importable; None where the recipe runs on real ones.
+
+    Without `build`: where it is or will be.
+    """
     if OmegaConf.select(recipe.config, "launch.hardware") != EMULATED:
         return None
     from emulator import site
 
     try:
-        return site.ensure()
+        return site.ensure() if build else site.folder()
     except (site.SiteError, site.build.BuildError) as error:
         raise UserError(str(error)) from error
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import UserError
+from errors import UserError, unwritable
 from recipes.compose import HOME
 
 CONFIG, COMMAND, ENVIRONMENT, MATRIX, FACTS = "config.yaml", "command", "env.json", "matrix.json", "facts.json"
@@ -75,7 +75,7 @@ def is_run(path: Path) -> bool:
 @contextmanager
 def create(path: Path, files: Mapping[str, str]) -> Iterator[RunDir]:
     """A new run directory with these files. It is made beside its place and renamed: never there in part."""
-    path.parent.mkdir(parents=True, exist_ok=True) if not path.parent.exists() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         os.chmod(partial, 0o755)
@@ -131,16 +131,13 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
 
-def explain(error: OSError, path: Path) -> UserError:
-    """The message on a place that cannot be written."""
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "free some space there or name another disk with --run-dir DIR"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        advice = "make it writable or name another place with --run-dir DIR"
-    else:
-        advice = "name another place with --run-dir DIR"
-    return UserError(f"{path}: expected to write the run there, found: {reason}; {advice}")
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what goes wrong while a run is written to `path` into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(error, path, "--run-dir DIR") from error
 
 
 @contextmanager

@@ -44,14 +44,19 @@ def train(order: Order, dry_run: bool = False) -> int:
     earlier = rundir.is_run(path)
     if dry_run:
         return _show(recipe, path, earlier)
-    site = _site(recipe)
+    site = prepare.site(recipe)
     prepare.everything(recipe, site)
     preflight.check(recipe.config, path)
-    with _open(recipe, path, earlier, chosen) as (run, start):
+    files = _description(recipe, chosen)
+    with _open(recipe, path, earlier, files) as (run, start):
         total = total_steps(recipe.config)
         if total is not None and start.step >= total:
             print(f"{run.path}: all {total} steps are done; nothing to do")
             return 0
+        if earlier:
+            with rundir.explained(path):
+                resume.prepare(run, start)
+                rundir.update(run, files)
         return _run(recipe, run, start, site, total)
 
 
@@ -66,13 +71,14 @@ def total_steps(config: DictConfig) -> int | None:
 def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, total: int | None) -> int:
     scratch = make_scratch()
     try:
-        ordered = _command(recipe.config, run.path, scratch, site, start)
-        rundir.update(run, _command_files(ordered))
-        offset = run.log.stat().st_size
-        launched = launch.start(ordered, run, scratch)
-    except OSError as error:
+        with rundir.explained(run.path):
+            ordered = _command(recipe.config, run.path, scratch, site, start)
+            rundir.update(run, _command_files(ordered))
+            offset = run.log.stat().st_size
+            launched = launch.start(ordered, run, scratch)
+    except UserError:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise rundir.explain(error, run.path) from error
+        raise
     for note in [*start.notes, f"run directory: {run.path}"]:
         print(note, flush=True)
     describing = threading.Thread(target=_facts, args=(run,), daemon=True)
@@ -115,21 +121,16 @@ def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _open(recipe: Recipe, path: Path, earlier: bool, chosen: matrices.Matrix) -> Iterator[tuple[rundir.RunDir, Start]]:
-    """The run directory, new or resumed, locked."""
-    files = _description(recipe, chosen)
+def _open(recipe: Recipe, path: Path, earlier: bool, files: dict[str, str]) -> Iterator[tuple[rundir.RunDir, Start]]:
+    """The run directory, new or an earlier one as it is, locked."""
     with contextlib.ExitStack() as stack:
-        try:
+        with rundir.explained(path):
             if earlier:
                 run = stack.enter_context(rundir.reopen(path))
                 start = _resumed(run, recipe)
-                resume.prepare(run, start)
-                rundir.update(run, files)
             else:
-                new = rundir.create(path, {**files, rundir.LOG: "", rundir.METRICS: ""})
-                run, start = stack.enter_context(new), Start()
-        except OSError as error:
-            raise rundir.explain(error, path) from error
+                run = stack.enter_context(rundir.create(path, {**files, rundir.LOG: "", rundir.METRICS: ""}))
+                start = Start()
         yield run, start
 
 
@@ -168,7 +169,7 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     for note in start.notes:
         print(f"# {note}")
     scratch = scratch_place() / "r.XXXXXXXX"  # the real one gets a name of its own
-    print(_command(recipe.config, path, scratch, _site(recipe, build=False), start).script(), end="")
+    print(_command(recipe.config, path, scratch, prepare.site(recipe, build=False), start).script(), end="")
     return 0
 
 
@@ -189,17 +190,6 @@ def _matrix(order: Order, config: DictConfig) -> matrices.Matrix:
 
 def _run_path(order: Order, recipe: Recipe) -> Path:
     return Path(order.run_dir).expanduser().absolute() if order.run_dir else rundir.default(recipe.name)
-
-
-def _site(recipe: Recipe, build: bool = True) -> Path | None:
-    """The folder that makes the emulated devices importable; None where the recipe runs on real ones."""
-    if build:
-        return prepare.site(recipe)
-    if OmegaConf.select(recipe.config, "launch.hardware") != prepare.EMULATED:
-        return None
-    from emulator import site
-
-    return site.folder()
 
 
 def _facts(run: rundir.RunDir) -> None:

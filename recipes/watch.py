@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from recipes import metrics, view
 from recipes.launch import Launched
 from recipes.phases import Phases
-from recipes.rundir import RunDir, explain
+from recipes.rundir import RunDir, explained
 
 POLL_SECONDS = 0.1
 STOPPING = "stopping everything that this run started"
@@ -34,8 +34,7 @@ def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after
     phases = Phases(total)
     progress = view.Progress(total, phases.now)
     seen: set[int] = set(range(1, after + 1))
-    writer = _writer(launched, run)
-    with _signals(launched) as received, view.make(progress) as shown:
+    with _stopping(launched), _writer(run) as writer, _signals(launched) as received, view.make(progress) as shown:
         log = _Tail(run, offset)
         while True:
             status = launched.poll()  # before reading: what was printed last is still read
@@ -45,7 +44,8 @@ def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after
                     phases.line(line)
                 elif step["step"] not in seen:
                     seen.add(step["step"])
-                    _record(writer, step, launched, run)
+                    with explained(run.metrics):
+                        writer.append(step)
                     phases.step(step["step"])
                     progress.steps.append(step)
                     shown.step(step)
@@ -54,7 +54,6 @@ def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after
             if status is not None:
                 break
             time.sleep(POLL_SECONDS)
-    writer.close()
     return Outcome(status, received[0] if received else None, progress.steps, launched.left)
 
 
@@ -100,19 +99,22 @@ def _signals(launched: Launched) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _writer(launched: Launched, run: RunDir) -> metrics.Writer:
+@contextmanager
+def _stopping(launched: Launched) -> Iterator[None]:
+    """Whatever keeps the watch from going on stops the run."""
     try:
-        return metrics.Writer(run.metrics)
-    except OSError as error:
+        yield
+    except BaseException:
         launched.stop()
         launched.wait_stopped()
-        raise explain(error, run.metrics) from error
+        raise
 
 
-def _record(writer: metrics.Writer, step: dict, launched: Launched, run: RunDir) -> None:
+@contextmanager
+def _writer(run: RunDir) -> Iterator[metrics.Writer]:
+    with explained(run.metrics):
+        writer = metrics.Writer(run.metrics)
     try:
-        writer.append(step)
-    except OSError as error:
-        launched.stop()
-        launched.wait_stopped()
-        raise explain(error, run.metrics) from error
+        yield writer
+    finally:
+        writer.close()

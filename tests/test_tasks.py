@@ -1,11 +1,10 @@
-"""The command line: its verbs, its exit codes, its messages, and that it starts at once."""
+"""The command line: its verbs, its exit codes, its messages, and that it loads no more than it needs."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -126,18 +125,3 @@ def test_an_unexpected_error_keeps_its_traceback():
 
     with pytest.raises(RuntimeError, match="a defect"):
         broken.body(None)
-
-
-def test_it_starts_quickly(tmp_path):
-    """`--list` against an empty tasks.py; `invoke bench` measures it, here only a gross mistake shows."""
-    (tmp_path / "tasks.py").write_text("")
-
-    def seconds(root: Path) -> float:
-        times = []
-        for _ in range(3):
-            began = time.monotonic()
-            subprocess.run([sys.executable, "-m", "invoke", "--search-root", root, "--list"], capture_output=True)
-            times.append(time.monotonic() - began)
-        return min(times)
-
-    assert seconds(ROOT) - seconds(tmp_path) < 1.0

@@ -2,9 +2,10 @@
 
 import errno
 import os
-import pathlib
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -39,32 +40,34 @@ def test_two_at_once_make_one(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, at):
-    written = []
+@contextmanager
+def a_full_disk(size: int):
+    """No file grows beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    def full(self, text):
-        if len(written) == at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(self)
-        self.touch()
 
-    monkeypatch.setattr(pathlib.Path, "write_text", full)
-    with pytest.raises(OSError), rundir.create(tmp_path / "run", FILES):
+@pytest.mark.parametrize("files", [{"a": "12345"}, {"a": "1", "b": "12345"}])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, files):
+    with (
+        pytest.raises(UserError, match="File too large"),
+        rundir.explained(tmp_path),
+        a_full_disk(4),
+        rundir.create(tmp_path / "run", files),
+    ):
         pass
     assert os.listdir(tmp_path) == []
 
 
-def test_replacing_a_file_on_a_full_disk_keeps_the_old_one(tmp_path, monkeypatch):
+def test_replacing_a_file_on_a_full_disk_keeps_the_old_one(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("old")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError):
-        rundir.write(file, "new")
+    with pytest.raises(OSError), a_full_disk(4):
+        rundir.write(file, "new and longer")
     assert file.read_text() == "old" and os.listdir(tmp_path) == ["config.yaml"]
 
 
@@ -78,7 +81,9 @@ def test_replacing_a_file_on_a_full_disk_keeps_the_old_one(tmp_path, monkeypatch
     ],
 )
 def test_a_place_that_cannot_be_written_is_explained(tmp_path, number, advice):
-    message = str(rundir.explain(OSError(number, os.strerror(number)), tmp_path))
+    with pytest.raises(UserError) as caught, rundir.explained(tmp_path):
+        raise OSError(number, os.strerror(number))
+    message = str(caught.value)
     assert os.strerror(number) in message and advice in message and str(tmp_path) in message
     assert len(message.splitlines()) == 1
 

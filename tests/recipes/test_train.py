@@ -202,13 +202,15 @@ def test_resuming_starts_at_the_last_complete_checkpoint(recipe, tmp_path):
             assert path.read_bytes() == content, "an earlier checkpoint is never touched"
 
 
-def test_a_finished_run_is_not_trained_further(recipe, tmp_path):
+@pytest.mark.parametrize("total", [6, 4, 3])
+def test_a_finished_run_is_left_as_it_is(recipe, tmp_path, total):
+    """Also where fewer steps are asked for than there are."""
     folder = tmp_path / "finished"
     assert run(recipe, "--run-dir", str(folder)).returncode == 0
-    before = (folder / "metrics.jsonl").read_bytes()
-    again = run(recipe, "--run-dir", str(folder))
-    assert again.returncode == 0 and "all 6 steps are done" in again.stdout
-    assert (folder / "metrics.jsonl").read_bytes() == before
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    again = run(recipe, "--run-dir", str(folder), "--set", f"trainer.total_training_steps={total}")
+    assert again.returncode == 0 and f"all {total} steps are done" in again.stdout
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_no_complete_checkpoint_means_the_first_step(recipe, tmp_path):

@@ -1,6 +1,5 @@
 """Following a run: lines become steps, silence becomes phases, and a full disk becomes one message."""
 
-import errno
 import io
 import os
 import subprocess
@@ -82,11 +81,8 @@ def test_a_last_line_without_an_end_counts(run):
     assert len(watch.watch(Launched(run.log, [data]), run, run.log.stat().st_size, total=2).steps) == 2
 
 
-def test_a_full_disk_stops_the_run_with_one_message(run, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(metrics.Writer, "append", full)
+def test_a_full_disk_stops_the_run_with_one_message(run):
+    run.metrics.symlink_to("/dev/full")
     launched = Launched(run.log, ["\n".join([*LINES, ""]).encode()])
     with pytest.raises(UserError, match="No space left on device; free some space"):
         watch.watch(launched, run, 0, total=2)
@@ -123,12 +119,16 @@ def test_the_table_shows_what_a_person_wants_to_know():
 
 
 def test_long_silence_gives_a_sign_of_life(capsys, monkeypatch):
-    progress = view.Progress(None, "building the model")
-    lines = view.Lines(progress)
-    lines.refresh()
-    monkeypatch.setattr(view, "HEARTBEAT_SECONDS", -1)
-    lines.refresh()
-    assert capsys.readouterr().out.splitlines() == ["building the model …", "building the model: 0 s so far"]
+    clock = [100.0]
+    monkeypatch.setattr(view.time, "monotonic", lambda: clock[0])
+    lines = view.Lines(view.Progress(None, "building the model", phase_started=100.0))
+    for clock[0] in range(100, 175):
+        lines.refresh()
+    assert capsys.readouterr().out.splitlines() == [
+        "building the model …",
+        "building the model: 31 s so far",
+        "building the model: 1 min 02 s so far",
+    ]
 
 
 def test_a_program_that_is_not_there_is_one_message(run, tmp_path):
