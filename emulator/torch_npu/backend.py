@@ -3,6 +3,7 @@
 import sys
 
 import torch
+import torch.utils.checkpoint  # torch 2.7.1 does not import it by itself
 
 from . import npu, settings
 
