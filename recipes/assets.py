@@ -4,9 +4,11 @@ Each folder carries a manifest with the size and SHA-256 of every file and the a
 appears whole or not at all; one that is there and does not match its manifest is reported, never replaced.
 """
 
+import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from errors import UserError
+from errors import UserError, unwritable
+from recipes import keys
 
 HOME = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
@@ -56,27 +59,30 @@ def make(assets: list[Asset], recipe: str, environment: dict[str, str], say: Cal
     step. Raises UserError where a folder is damaged or cannot be made.
     """
     for asset in assets:
-        if asset.folder.exists():
-            found = list(faults(asset, recipe))
-            if found:
-                raise UserError("\n".join(found), code=1)
-            say(f"{asset.folder} is complete")
-        else:
+        if not asset.folder.exists():
             say(f"making {asset.folder}")
-            _make(asset, environment)
+            if _make(asset, environment):
+                continue
+        found = list(faults(asset, recipe))
+        if found:
+            raise UserError("\n".join(found), code=1)
+        say(f"{asset.folder} is complete")
 
 
 def faults(asset: Asset, recipe: str) -> Iterator[str]:
     """What is wrong with a folder that is there, a message each; nothing when it is whole."""
-    remedy = f"to make it anew: rm -r '{asset.folder}' && invoke {asset.task} --recipe {recipe}"
+    remedy = f"to make it anew: rm -r {shlex.quote(str(asset.folder))} && invoke {asset.task} --recipe {recipe}"
     try:
-        manifest = json.loads((asset.folder / MANIFEST).read_text())
-        recorded, arguments = manifest["files"], manifest["arguments"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        recorded, arguments = _manifest(asset.folder / MANIFEST)
+    except (OSError, ValueError, LookupError, TypeError) as error:
         yield f"{asset.folder}: expected a readable {MANIFEST}, found: {error}; {remedy}"
         return
-    if arguments != asset.arguments:
-        yield f"{asset.folder}: expected it made from {asset.arguments}, found {arguments}; {remedy}"
+    changed = ", ".join(f"{key} {old} (recipe: {new})" for key, old, new in keys.changes(arguments, asset.arguments))
+    if changed:
+        yield (
+            f"{asset.folder}: expected what the recipe describes, found it made with {changed}; "
+            f"name another folder with launch.assets, or, {remedy}"
+        )
     for name, expected in recorded.items():
         found = _fingerprint(asset.folder / name)
         if found != expected:
@@ -112,22 +118,40 @@ def _converter(model: Path, out: Path) -> list[str]:
     ]
 
 
-def _make(asset: Asset, environment: dict[str, str]) -> None:
-    """Writes beside the folder and renames, so that a killed command leaves nothing that looks complete."""
+def _manifest(file: Path) -> tuple[dict, dict]:
+    """The files and the arguments that a manifest records. Raises ValueError, LookupError or TypeError for others."""
+    manifest = json.loads(file.read_text())
+    files, arguments = manifest["files"], manifest["arguments"]
+    if not (files and isinstance(files, dict) and isinstance(arguments, dict)):
+        raise ValueError("no list of files")
+    for entry in files.values():
+        if not (isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)):
+            raise ValueError("a file without size and SHA-256")
+    return files, arguments
+
+
+def _make(asset: Asset, environment: dict[str, str]) -> bool:
+    """Writes beside the folder and renames, so that a killed command leaves nothing that looks complete.
+
+    False where another command has made the folder in the meantime.
+    """
     parent = asset.folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{asset.folder.name}-", dir=parent))
         os.chmod(partial, 0o755)
     except OSError as error:
-        raise UserError(f"expected to write below {parent}, found: {error.strerror}; free or unlock it") from error
+        raise unwritable(error, parent, "launch.assets") from error
     try:
         _run(asset.command(partial), environment, partial)
         files = {path.name: _fingerprint(path) for path in sorted(partial.iterdir()) if path.is_file()}
         (partial / MANIFEST).write_text(json.dumps({"arguments": asset.arguments, "files": files}, indent=1))
         partial.rename(asset.folder)
+        return True
     except OSError as error:
-        raise UserError(f"expected to write {asset.folder}, found: {error.strerror}; free or unlock it") from error
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise unwritable(error, asset.folder, "launch.assets") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

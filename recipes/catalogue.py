@@ -41,13 +41,13 @@ def show_difference(first: str, second: str) -> int:
 def difference(first: str, second: str) -> Iterator[str]:
     """One line for each key that has another value in the second recipe, or is in one of the two only."""
     old, new = (keys.leaves(compose(name).config) for name in (first, second))
-    for key in sorted(old.keys() | new.keys()):
-        if key not in new:
-            yield f"- {key}={old[key]}"
-        elif key not in old:
-            yield f"+ {key}={new[key]}"
-        elif old[key] != new[key]:
-            yield f"  {key}: {old[key]} -> {new[key]}"
+    for key, before, now in keys.changes(old, new):
+        if now is keys.ABSENT:
+            yield f"- {key}={before}"
+        elif before is keys.ABSENT:
+            yield f"+ {key}={now}"
+        else:
+            yield f"  {key}: {before} -> {now}"
 
 
 def _row(name: str) -> dict[str, str]:

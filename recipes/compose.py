@@ -37,6 +37,7 @@ class Recipe:
     """A recipe that was found and composed."""
 
     name: str
+    given: str  # how the user names it: `name`, or a file
     file: Path
     config: DictConfig  # interpolations unresolved, as verl will read them
 
@@ -55,7 +56,7 @@ def compose(name: str, settings: Sequence[str] = ()) -> Recipe:
     if found:
         raise UserError("\n".join(found))
     config = _compose(file.parent, file.stem, settings) if settings else plain
-    return Recipe(file.stem, file, config)
+    return Recipe(file.stem, name, file, config)
 
 
 def names() -> list[str]:

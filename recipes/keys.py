@@ -1,7 +1,7 @@
 """The keys of a composed config: listing them, finding the nearest to a mistyped one, and those verl does not know."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,6 +25,16 @@ OPEN = {
     "critic.model.override_config": "fields of the Hugging Face config",
 }
 
+
+class _Absent:
+    """In place of the value of a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
 # What `launch:` may hold; the rest of the tree is verl's.
 LAUNCH = {
     "nodes": {"int"},
@@ -45,6 +55,14 @@ def flatten(config: DictConfig) -> dict[str, object]:
 def leaves(config: DictConfig) -> dict[str, object]:
     """The keys that hold a value or an empty mapping."""
     return {key: value for key, value in flatten(config).items() if not (isinstance(value, dict) and value)}
+
+
+def changes(before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """Each key that differs, with its value before and now; ABSENT where it is not there."""
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key, ABSENT), now.get(key, ABSENT)
+        if old != new:
+            yield key, old, new
 
 
 def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:

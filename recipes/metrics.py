@@ -56,7 +56,7 @@ def to_json(metrics: dict[str, Number]) -> str:
 
 
 def read(file: Path) -> list[dict]:
-    """The steps of a `metrics.jsonl`; a later line of a step replaces the earlier, a torn last line is left out."""
+    """The steps of a `metrics.jsonl`; a later line of a step replaces the earlier, what is no step is left out."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -65,7 +65,8 @@ def read(file: Path) -> list[dict]:
     for line in lines:
         try:
             metrics = json.loads(line)
-            steps[metrics["step"]] = metrics
+            if type(metrics["step"]) is int:
+                steps[metrics["step"]] = metrics
         except (ValueError, KeyError, TypeError):
             continue
     return [steps[step] for step in sorted(steps)]

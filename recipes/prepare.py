@@ -1,11 +1,12 @@
 """`invoke data` and `invoke weights`, and the same before a training: makes what a recipe describes and is missing."""
 
+import shlex
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 from errors import UserError
-from recipes import assets, command
+from recipes import assets, command, keys
 from recipes.compose import Recipe, compose
 
 EMULATED = "emulated"
@@ -41,12 +42,23 @@ def site(recipe: Recipe, build: bool = True) -> Path | None:
 
 
 def everything(recipe: Recipe, site: Path | None) -> None:
-    """Makes whatever the recipe describes; what it takes from elsewhere is left to the pre-flight check."""
+    """Makes what the recipe describes and uses; what it takes from elsewhere is left to the pre-flight check."""
     kinds = {"model": assets.weights, "data": assets.data}
     described = [of for kind, of in kinds.items() if OmegaConf.select(recipe.config, f"launch.{kind}") is not None]
-    _make(recipe, [asset for of in described for asset in of(recipe.config)], site)
+    groups = [of(recipe.config) for of in described]
+    used = [group for group in groups if any(_is_used(asset.folder, recipe) for asset in group)]
+    _make(recipe, [asset for group in used for asset in group], site)
+
+
+def _is_used(folder: Path, recipe: Recipe) -> bool:
+    """Whether a key of verl names the folder or something in it."""
+    values = [
+        OmegaConf.select(recipe.config, key) for key in keys.leaves(recipe.config) if key.split(".")[0] != "launch"
+    ]
+    texts = [text for value in values for text in (value if isinstance(value, ListConfig) else [value])]
+    return any(Path(text).absolute().is_relative_to(folder) for text in texts if isinstance(text, str))
 
 
 def _make(recipe: Recipe, wanted: list[assets.Asset], site: Path | None) -> None:
     environment = command.whole(command.added_environment(recipe.config, site, None, None))
-    assets.make(wanted, recipe.name, environment, lambda line: print(line, flush=True))
+    assets.make(wanted, shlex.quote(recipe.given), environment, lambda line: print(line, flush=True))

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from errors import UserError
 from recipes import checkpoints, keys, metrics
 from recipes.compose import setting
 from recipes.rundir import CONFIG, RunDir, write
@@ -51,15 +54,19 @@ def prepare(run: RunDir, start: Start) -> None:
 
 
 def differences(run: Path, config: DictConfig) -> Iterator[str]:
-    """The keys in which an earlier run's config and this one differ, a line each."""
-    before, now = keys.leaves(OmegaConf.load(run / CONFIG)), keys.leaves(config)
-    for key in sorted(before.keys() | now.keys()):
-        if key not in before:
-            yield f"{key}: new, {now[key]!r}"
-        elif key not in now:
-            yield f"{key}: was {before[key]!r}, no longer there"
-        elif before[key] != now[key]:
-            yield f"{key}: was {before[key]!r}, is {now[key]!r}"
+    """The keys in which an earlier run's config and this one differ, a line each. UserError where it is damaged."""
+    file = run / CONFIG
+    try:
+        before = keys.leaves(OmegaConf.load(file))
+        if not before:
+            raise ValueError("no keys in it")
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(
+            f"{file}: expected the earlier run's config, found: {str(error).strip().splitlines()[0]}; "
+            f"restore the file, or start anew with another --run-dir"
+        ) from error
+    for key, old, new in keys.changes(before, keys.leaves(config)):
+        yield f"{key}: was {old!r}, is {new!r}"
 
 
 def _lines(log: Path) -> Iterator[str]:

@@ -9,6 +9,8 @@ import time
 
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from errors import UserError
@@ -93,6 +95,7 @@ def test_what_is_complete_is_left_alone(made):
         (lambda folder: (folder / assets.MANIFEST).write_text("{}"), "expected a readable manifest.json"),
         (lambda folder: (folder / assets.MANIFEST).write_text("[]"), "expected a readable manifest.json"),
         (lambda folder: (folder / assets.MANIFEST).write_text("{"), "expected a readable manifest.json"),
+        (lambda folder: (folder / assets.MANIFEST).write_bytes(b"\xff"), "expected a readable manifest.json"),
     ],
 )
 def test_damage_is_named_with_its_remedy_and_nothing_is_replaced(tmp_path, damage, expected):
@@ -103,7 +106,7 @@ def test_damage_is_named_with_its_remedy_and_nothing_is_replaced(tmp_path, damag
     with pytest.raises(UserError) as caught:
         make(wanted)
     assert expected in str(caught.value)
-    assert f"rm -r '{tmp_path / 'data'}' && invoke data --recipe toy" in str(caught.value)
+    assert f"rm -r {tmp_path / 'data'} && invoke data --recipe toy" in str(caught.value)
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == left
 
 
@@ -119,8 +122,47 @@ def test_a_flipped_byte_is_found(tmp_path):
 
 def test_assets_of_other_arguments_are_refused(tmp_path):
     make(assets.data(recipe(tmp_path)))
-    with pytest.raises(UserError, match=r"'train': 7.*found.*'train': 6"):
+    with pytest.raises(UserError) as caught:
         make(assets.data(recipe(tmp_path, train=7)))
+    message = str(caught.value)
+    assert "found it made with train 6 (recipe: 7); name another folder with launch.assets, or" in message
+    assert "val" not in message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["bytes", "sha256"]), inner),
+)
+
+
+@given(st.fixed_dictionaries({"files": JSON, "arguments": JSON}) | JSON)
+def test_a_manifest_of_any_content_is_no_traceback(tmp_path_factory, manifest):
+    folder = tmp_path_factory.mktemp("any") / "data"
+    folder.mkdir()
+    (folder / assets.MANIFEST).write_text(json.dumps(manifest))
+    assert list(assets.faults(assets.Asset(folder, {"train": 6}, list, "data"), "toy"))
+
+
+def test_two_commands_at_once_make_one_folder(tmp_path):
+    code = (
+        "import os, sys; from omegaconf import OmegaConf; from recipes import assets; sys.stdin.readline(); "
+        f"wanted = assets.data(OmegaConf.create({OmegaConf.to_container(recipe(tmp_path))!r})); "
+        "assets.make(wanted, 'toy', dict(os.environ), print)"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=assets.HOME, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for one in both:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    said = [one.communicate(timeout=60)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert all("making" in text for text in said), "the second was to start before the first had finished"
+    assert sum("is complete" in text for text in said) == 1
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def test_a_recipe_without_toy_arguments_says_where_its_own_go(tmp_path):
@@ -139,7 +181,9 @@ def test_a_model_that_cannot_be_made_gives_one_message_and_leaves_nothing(tmp_pa
 
 def test_a_file_in_the_way_gives_one_message(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"expected to write below .*file"):
+    with pytest.raises(
+        UserError, match=r"file: expected to write there, found: (Not a directory|File exists).*launch\.assets"
+    ):
         make(assets.data(recipe(tmp_path / "file")))
 
 

@@ -88,7 +88,7 @@ def test_the_file_survives_a_torn_line_and_a_repeated_step(tmp_path):
         assert len(file.read_text().splitlines()) >= step, "a step is in the file as soon as it is known"
     writer.close()
     with file.open("a") as opened:
-        opened.write('{"step": 3, "critic/sc')
+        opened.write('{"step": "a"}\n{"step": null}\n{"step": true}\n[1]\n"step"\n7\n{"step": 3, "critic/sc')
     assert metrics.read(file) == [{"step": 1, "critic/score/mean": 0.1}, {"step": 2, "critic/score/mean": 0.3}]
 
 

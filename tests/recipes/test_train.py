@@ -194,7 +194,7 @@ def test_resuming_starts_at_the_last_complete_checkpoint(recipe, tmp_path):
     assert "global_step_4 is half-written and is passed over: data.pt is cut off" in done.stdout
     assert "resuming after step 2" in done.stdout
     assert "trainer.total_training_steps: was 6, is 5" in done.stdout
-    assert "launch.env.FAKE_FAIL_AT: was 6, no longer there" in done.stdout
+    assert "launch.env.FAKE_FAIL_AT: was 6, is nothing" in done.stdout
     assert "Setting global step to 2" in (folder / "train.log").read_text()
     assert steps(folder) == [1, 2, 3, 4, 5]
     for path, content in kept.items():
@@ -211,6 +211,18 @@ def test_a_finished_run_is_left_as_it_is(recipe, tmp_path, total):
     again = run(recipe, "--run-dir", str(folder), "--set", f"trainer.total_training_steps={total}")
     assert again.returncode == 0 and f"all {total} steps are done" in again.stdout
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"- a", b"5", b"\xff\xfe\x00", b"a: ${", b""])
+def test_an_earlier_run_with_a_damaged_config(recipe, tmp_path, content):
+    folder = tmp_path / "damaged"
+    assert run(recipe, "--run-dir", str(folder), "--set", "trainer.total_training_steps=2").returncode == 0
+    (folder / "config.yaml").write_bytes(content)
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    done = run(recipe, "--run-dir", str(folder))
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 2 and f"{folder}/config.yaml: expected the earlier run's config" in done.stderr
+    assert (folder / "metrics.jsonl").read_bytes() == metrics and (folder / "config.yaml").read_bytes() == content
 
 
 def test_no_complete_checkpoint_means_the_first_step(recipe, tmp_path):
