@@ -176,8 +176,10 @@ void watch_upload(const Tensor& source, int device) {
   const StreamKey stream = current_stream(device);
   const uint64_t work = note_work(stream);
   const uint64_t checksum = checksum_of(source);
+  Upload dropped;  // outlives the lock: dropping the last reference to a tensor may need the interpreter's lock
   std::lock_guard<std::mutex> lock(mutex);
   if (uploads().size() >= kUploadsWatched) {
+    dropped = std::move(uploads().front());
     uploads().pop_front();
   }
   uploads().push_back({stream, work, source, checksum});

@@ -71,9 +71,7 @@ void reset_peak(int device);
 void set_budget(int device, int64_t bytes);
 void set_poison(Poison poison);
 void fill_poison(void* host_memory, size_t bytes);
-bool is_pinned(const void* pointer);
 c10::Allocator* device_allocator();
-c10::Allocator* pinned_allocator();
 // Puts the allocator of this module in front of torch's CPU allocator. Once, before any kernel runs.
 void install_cpu_allocator();
 // Memory that a CPU kernel returned becomes memory of `device`.
@@ -89,6 +87,10 @@ struct KernelScope {
   explicit KernelScope(int index) : device(index) { enter_kernel(); }
   ~KernelScope() { leave_kernel(); }
 };
+
+// ---- pinned memory of the host (pinned.cpp) -------------------------------------------------------------------
+bool is_pinned(const void* pointer);
+c10::Allocator* pinned_allocator();
 
 // ---- aliases (alias.cpp) --------------------------------------------------------------------------------------
 // A CPU tensor on the memory of an npu tensor.

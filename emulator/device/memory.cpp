@@ -1,4 +1,5 @@
-// Memory: blocks, the budget of each device, poison, and the three allocators (device, CPU while a kernel runs, pinned).
+// Memory: blocks, the budget of each device, poison, the allocators of the device and, while a kernel runs,
+// of the CPU.
 #include "device.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -12,7 +13,6 @@
 #include <cstring>
 #include <deque>
 #include <iomanip>
-#include <map>
 #include <mutex>
 #include <sstream>
 
@@ -244,39 +244,6 @@ struct CpuAllocator final : c10::Allocator {
 };
 CpuAllocator the_cpu_allocator;
 
-// Pinned memory is ordinary memory whose ranges are remembered.
-struct PinnedAllocator final : c10::Allocator {
-  static std::mutex& mutex() {
-    static auto* instance = new std::mutex;
-    return *instance;
-  }
-  static std::map<uintptr_t, size_t>& ranges() {
-    static auto* instance = new std::map<uintptr_t, size_t>;
-    return *instance;
-  }
-  static void release(void* data) {
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      ranges().erase(reinterpret_cast<uintptr_t>(data));
-    }
-    std::free(data);
-  }
-  c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0) {
-      return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(c10::kCPU)};
-    }
-    void* data = nullptr;
-    TORCH_CHECK(posix_memalign(&data, 64, bytes) == 0, "the host has no pinned memory left for ",
-                readable(static_cast<int64_t>(bytes)));
-    std::lock_guard<std::mutex> lock(mutex());
-    ranges()[reinterpret_cast<uintptr_t>(data)] = bytes;
-    return {data, data, &release, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
-};
-PinnedAllocator the_pinned_allocator;
-
 // Memory that is not ours (numpy's, say) and becomes device memory.
 struct Foreign {
   c10::DataPtr data;
@@ -314,22 +281,8 @@ void leave_kernel() {
   --kernel_depth;
 }
 
-bool is_pinned(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  std::lock_guard<std::mutex> lock(PinnedAllocator::mutex());
-  auto after = PinnedAllocator::ranges().upper_bound(address);
-  if (after == PinnedAllocator::ranges().begin()) {
-    return false;
-  }
-  --after;
-  return address < after->first + after->second;
-}
-
 c10::Allocator* device_allocator() {
   return &the_device_allocator;
-}
-c10::Allocator* pinned_allocator() {
-  return &the_pinned_allocator;
 }
 void install_cpu_allocator() {
   c10::SetAllocator(c10::kCPU, &the_cpu_allocator, /*priority=*/1);

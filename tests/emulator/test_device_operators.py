@@ -30,6 +30,8 @@ EXCEPTIONS = {
     "nn.functional.linear_cross_entropy.chunked": "another order of additions than on the CPU",
     "nn.functional.linear_cross_entropy.chunked_none": "another order of additions than on the CPU",
 }
+if torch.__version__.startswith("2.7."):
+    EXCEPTIONS["nanmean"] = "its out= form calls a CPU kernel with the tensors it is given, whatever their device"
 # Entries whose samples cannot be made on this CPU.
 WITHOUT_SAMPLES = {
     "torch._scaled_mm": "OpInfo has no samples for the CPU",
@@ -81,8 +83,8 @@ def test_nearly_all_entries_pass(entries):
     if done < len(entries):
         pytest.skip("the shards ran in several processes, or not all of them")
     print(f"\n{len(entries)} entries, {totals['samples']} samples: {dict(totals)}")
-    assert totals["compared"] >= 685
-    assert totals["compared"] + totals["ran"] >= 691
+    assert totals["ran"] <= len(UNINITIALISED)
+    assert totals["compared"] + totals["ran"] >= len(entries) - 11
 
 
 Outcome = collections.namedtuple("Outcome", "kind samples reason", defaults=("",))
@@ -96,12 +98,13 @@ def compare(entry):
     for dtype in (dtype for dtype in TYPES if dtype in entry.dtypes):
         differentiable = entry.supports_autograd and dtype is torch.float32
         for arguments in samples(entry, dtype, differentiable):
+            moved = try_on_npu(arguments)  # before the CPU's call: some operators write to their arguments
             try:
                 expected = call(entry, arguments)
             except Exception:
                 continue  # the CPU refuses this sample
             count += 1
-            reason = difference(entry, arguments, expected, differentiable)
+            reason = difference(entry, arguments, expected, moved, differentiable)
             if not reason and dtype is TYPES[0]:
                 reason = out_difference(entry, arguments, expected) or in_place_difference(entry, arguments)
             if reason:
@@ -118,10 +121,11 @@ def samples(entry, dtype, differentiable):
             yield sample.input, sample.args, sample.kwargs
 
 
-def difference(entry, arguments, expected, differentiable):
+def difference(entry, arguments, expected, moved, differentiable):
     """What differs between the CPU's result and the npu's for one sample; "" when nothing does."""
+    if isinstance(moved, Exception):
+        return first_line(moved)
     try:
-        moved = on_npu(arguments)
         actual = call(entry, moved)
         if entry.name in UNINITIALISED:
             return ""
@@ -130,8 +134,12 @@ def difference(entry, arguments, expected, differentiable):
         if differentiable:
             return gradient_difference(arguments, expected, moved, actual)
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        return first_line(error)
     return ""
+
+
+def first_line(error):
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
 
 
 def gradient_difference(arguments, expected, moved, actual):
@@ -163,7 +171,7 @@ def out_difference(entry, arguments, expected):
     try:
         call(entry, (moved, moved_args, {**moved_kwargs, "out": npu_out[0] if len(results) == 1 else npu_out}))
     except Exception as error:
-        return f"out=: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        return f"out=: {first_line(error)}"
     reason = "" if entry.name in UNINITIALISED else unequal(cpu_out, npu_out)
     return f"out=: {reason}" if reason else ""
 
@@ -183,7 +191,7 @@ def in_place_difference(entry, arguments):
         torch.manual_seed(0)
         returned = entry.inplace_variant(moved[0], *moved[1], **moved[2])
     except Exception as error:
-        return f"in place: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        return f"in place: {first_line(error)}"
     if returned is not moved[0]:
         return "in place: another tensor is returned"
     reason = unequal(positional, moved[0])
@@ -200,6 +208,14 @@ def call(entry, arguments):
     positional, args, kwargs = arguments
     with sdpa_kernel(SDPBackend.MATH):  # the CPU has a fused attention of its own, which rounds differently
         return entry.op(positional, *args, **kwargs)
+
+
+def try_on_npu(arguments):
+    """The arguments on the npu, or the exception that says why they cannot be there."""
+    try:
+        return on_npu(arguments)
+    except Exception as error:
+        return error
 
 
 def on_npu(value):
