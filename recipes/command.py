@@ -32,9 +32,13 @@ DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
+# Words of a name, between underscores; those that mean nothing else may end a longer word, as in PGPASSWORD.
 SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH|COOKIE|SESSION", re.IGNORECASE
+    r"(?:^|_)(?:TOKEN|AUTH|COOKIES?|SESSION|PWD|CREDENTIALS?|\w*(?:SECRET|PASSWORD|PASSWD|PASSPHRASE)"
+    r"|(?:API|ACCESS|PRIVATE)_?KEY)(?:_|$)",
+    re.IGNORECASE,
 )
+PLAIN_NAMES = {"PWD"}  # of the shell
 IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
@@ -52,9 +56,9 @@ class Command:
         return whole(self.added)
 
     def script(self) -> str:
-        """The command as a shell takes it; secrets that the recipe names are left out."""
+        """The command as a shell takes it; secrets that the recipe names are taken from the shell's environment."""
         removed = [word for name in UNSET for word in ("-u", name)]
-        added = [f"{name}={shlex.quote(value)}" for name, value in redacted(self.added).items()]
+        added = [f"{name}={_word(name, value)}" for name, value in sorted(self.added.items())]
         lines = [" ".join(["env", *removed]), *added, *_option_lines(self.arguments)]
         return f"cd {shlex.quote(str(self.folder))}\n{self._link()}" + " \\\n  ".join(lines) + "\n"
 
@@ -117,8 +121,13 @@ def recipe_environment(config: DictConfig) -> dict[str, str]:
     for name, value in (OmegaConf.to_container(found, resolve=True) if found else {}).items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise UserError(
-                f"launch.env.{name}: expected text or a number, found {value!r}; quote it, such as "
-                f"{name}: 'on' (YAML reads on, off, yes and no as true and false)"
+                f"launch.env.{name}: expected text or a number, found {value!r}; for text write {name}: 'on' in the "
+                f"recipe (YAML reads on, off, yes and no as true and false), --set \"+launch.env.{name}='on'\" here"
+            )
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII) or "\0" in str(value):
+            raise UserError(
+                f"launch.env.{name}: expected the name of an environment variable and a text without zero bytes, "
+                f"found {value!r}; correct it"
             )
         environment[str(name)] = str(value)
     return environment
@@ -131,10 +140,20 @@ def whole(added: Mapping[str, str]) -> dict[str, str]:
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by name, with secrets replaced."""
-    return {
-        name: "(redacted)" if SECRET.search(name) and value else IN_ADDRESS.sub("(redacted)", value)
-        for name, value in sorted(environment.items())
-    }
+    return {name: _redacted(name, value) for name, value in sorted(environment.items())}
+
+
+def _redacted(name: str, value: str) -> str:
+    if value and SECRET.search(name) and name not in PLAIN_NAMES:
+        return "(redacted)"
+    return IN_ADDRESS.sub("(redacted)", value)
+
+
+def _word(name: str, value: str) -> str:
+    """A variable's value for a shell."""
+    if _redacted(name, value) == value:
+        return shlex.quote(value)
+    return f'"${{{name}:?a secret, which is written down nowhere: set it}}"'
 
 
 def _option_lines(arguments: list[str]) -> Iterator[str]:

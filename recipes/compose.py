@@ -19,9 +19,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from errors import UserError
 from recipes import keys, overrides
@@ -51,12 +49,28 @@ def compose(name: str, settings: Sequence[str] = ()) -> Recipe:
     file = find(name)
     plain = _compose(file.parent, file.stem)
     defaults = verl_defaults()
-    found = [f"{file}: {fault}" for fault in keys.faults(plain, defaults)]
-    found += overrides.faults(settings, plain, defaults)
-    if found:
-        raise UserError("\n".join(found))
+    _refuse(
+        [f"{file}: {fault}" for fault in _file_faults(plain, defaults)] + overrides.faults(settings, plain, defaults)
+    )
     config = _compose(file.parent, file.stem, settings) if settings else plain
+    _refuse([f"{file}: {fault}" for fault in keys.unresolved(config, defaults)])
     return Recipe(file.stem, name, file, config)
+
+
+def _file_faults(plain: DictConfig, defaults: DictConfig) -> Iterator[str]:
+    absent = keys.missing(plain, defaults)
+    if absent:
+        yield (
+            f"expected a recipe that inherits from verl's {PARENT}, found none of its key {absent[0]}; begin the file "
+            f"with defaults: [{PARENT}, _self_]"
+        )
+    else:
+        yield from keys.faults(plain, defaults)
+
+
+def _refuse(faults: Sequence[str]) -> None:
+    if faults:
+        raise UserError("\n".join(faults))
 
 
 def names() -> list[str]:
@@ -122,6 +136,9 @@ def _errors(file: Path) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         line = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
         raise UserError(f"{line}: expected YAML, found: {error.problem}; correct the file") from error
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(f"{file}: expected UTF-8, found the byte 0x{byte:02x}; convert the file to UTF-8") from error
+    except Exception as error:  # Hydra's, OmegaConf's, YAML's and Python's own: all say what is wrong with the file
         first = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(f"{file}: expected a config that Hydra can compose, found: {first}") from error

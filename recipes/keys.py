@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from recipes import kinds
 
@@ -91,7 +92,7 @@ def suggestion(key: str, known: Iterable[str]) -> str:
 
 def is_open(key: str) -> bool:
     """Whether the key lies in a subtree that takes keys beyond its defaults."""
-    return any(key == name or key.startswith(name + ".") for name in OPEN)
+    return any(key.startswith(name + ".") for name in OPEN)
 
 
 def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
@@ -99,13 +100,17 @@ def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
     known, given = flatten(defaults), flatten(config)
     reported: list[str] = []
     for key, value in given.items():
-        if key == "launch" or is_open(key) or any(key.startswith(parent + ".") for parent in reported):
+        if any(key.startswith(parent + ".") for parent in reported):
             continue
-        if key.startswith("launch."):
-            fault = _launch_fault(key, value)
+        if key == "launch" or key.startswith("launch."):
+            fault = launch_fault(key, value)
+        elif is_open(key):
+            fault = None
+        elif key in OPEN and key not in known:
+            fault = kinds.mismatch(key, value, {"mapping"})
         elif key not in known:
             fault = f"{key}: expected a key of verl, found none of that name; {suggestion(key, known)}"
-        elif value == known[key] or isinstance(value, dict):
+        elif value == known[key] or (isinstance(value, dict) and isinstance(known[key], dict)):
             fault = None
         else:
             fault = kinds.fault(key, value, defaults, defaults)
@@ -114,8 +119,40 @@ def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
             yield fault
 
 
-def _launch_fault(key: str, value: object) -> str | None:
+def missing(config: DictConfig, defaults: DictConfig) -> list[str]:
+    """The keys of verl that a config lacks."""
+    given = flatten(config)
+    return [key for key in flatten(defaults) if key not in given and not is_open(key)]
+
+
+def unresolved(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
+    """What is wrong with the interpolations that are not verl's own, and values that are still to be set (`???`)."""
+    known = flatten(defaults)
+    for key, value in flatten(config).items():
+        if value != "???" and (not isinstance(value, str) or "${" not in value or value == known.get(key)):
+            continue
+        try:
+            found = OmegaConf.select(config, key, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            yield f"{key}: expected a value, found {value}: {str(error).splitlines()[0]}; set it to another"
+            continue
+        if key == "launch" or key.startswith("launch."):
+            fault = launch_fault(key, found)
+        else:
+            fault = None if is_open(key) else kinds.fault(key, found, defaults, defaults)
+        if fault:
+            yield f"{fault} ({value})"
+
+
+def launch_fault(key: str, value: object) -> str | None:
+    """What is wrong with a key of `launch`, or with its value."""
     name = key.removeprefix("launch.")
+    if name == "launch":
+        return kinds.mismatch(key, value, {"mapping"})
+    if name.startswith("env."):
+        return kinds.mismatch(key, value, {"text", "int", "float"})
+    if is_open(key):
+        return None
     if name not in LAUNCH:
         return f"{key}: expected one of {', '.join('launch.' + known for known in LAUNCH)}; found another key"
     return kinds.mismatch(key, value, LAUNCH[name])

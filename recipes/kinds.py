@@ -48,7 +48,7 @@ def mismatch(key: str, value: object, accepted: set[str]) -> str | None:
     if isinstance(value, str) and ("${" in value or value == "???"):
         return None
     wanted = " or ".join(NAMES[name] for name in sorted(accepted, key=list(NAMES).index))
-    hint = f"; for text write \"{key}='{value}'\"" if accepted == {"text"} and found in ("int", "float", "bool") else ""
+    hint = f"; for text write \"{key}='{value}'\"" if "text" in accepted and found in ("int", "float", "bool") else ""
     return f"{key}: expected {wanted}, found {value!r}, which is {NAMES[found]}{hint}"
 
 
@@ -56,8 +56,6 @@ def expected(key: str, config: DictConfig, defaults: DictConfig) -> set[str]:
     """The kinds that a key takes; empty where nothing says."""
     if key in ALSO:
         return ALSO[key]
-    if key.startswith("launch.env."):
-        return {"text", "int", "float"}
     declared = _declared(key, defaults)
     if declared:
         return declared | _kinds_of_value(key, defaults)

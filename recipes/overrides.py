@@ -44,6 +44,8 @@ def _faults_of(override: Override, key: str, known: dict, config: DictConfig, de
     if override.is_delete():
         if key not in known:
             yield f"~{key}: expected a key that is there; {keys.suggestion(key, known)}"
+        elif key in keys.flatten(defaults):
+            yield f"~{key}: expected a key that the recipe adds, found one that verl reads; give it another value"
         return
     if override.is_add() and not override.is_force_add():
         if key in known and not isinstance(known[key], dict):
@@ -54,5 +56,7 @@ def _faults_of(override: Override, key: str, known: dict, config: DictConfig, de
             f"a new key is written +{key}=VALUE"
         )
     value = override.value()
-    if key in known and not (isinstance(known[key], dict) and isinstance(value, dict)):
+    if key == "launch" or key.startswith("launch."):
+        yield from filter(None, [keys.launch_fault(key, value)])
+    elif key in known and not (isinstance(known[key], dict) and isinstance(value, dict)):
         yield from filter(None, [kinds.fault(key, value, config, defaults)])

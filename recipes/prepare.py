@@ -6,10 +6,8 @@ from pathlib import Path
 from omegaconf import ListConfig, OmegaConf
 
 from errors import UserError
-from recipes import assets, command, keys
+from recipes import assets, command, emulated, keys
 from recipes.compose import Recipe, compose
-
-EMULATED = "emulated"
 
 
 def data(name: str) -> int:
@@ -29,10 +27,13 @@ def weights(name: str) -> int:
 def site(recipe: Recipe, build: bool = True) -> Path | None:
     """The folder that makes the emulated devices importable; None where the recipe runs on real ones.
 
-    Without `build`: where it is or will be.
+    Without `build`: where it is or will be. UserError where the run's environment is no good for them.
     """
-    if OmegaConf.select(recipe.config, "launch.hardware") != EMULATED:
+    if not emulated.is_emulated(recipe.config):
         return None
+    faults = list(emulated.faults(recipe.config))
+    if faults:
+        raise UserError("\n".join(faults), code=1)
     from emulator import site
 
     try:

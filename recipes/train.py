@@ -46,7 +46,7 @@ def train(order: Order, dry_run: bool = False) -> int:
         return _show(recipe, path, earlier)
     site = prepare.site(recipe)
     prepare.everything(recipe, site)
-    preflight.check(recipe.config, path)
+    preflight.check(recipe, path)
     files = _description(recipe, chosen)
     with _open(recipe, path, earlier, files) as (run, start):
         total = total_steps(recipe.config)

@@ -5,15 +5,14 @@ the stack, and all findings come in one message.
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from errors import UserError
+from recipes.compose import Recipe
 from recipes.preflight import datasets, machine, models, sizes
 from recipes.preflight.datasets import training_rows
 
 __all__ = ["check", "findings", "training_rows"]
 
-CHECKS: tuple[Callable[[DictConfig], Iterator[str]], ...] = (
+CHECKS: tuple[Callable[[Recipe], Iterator[str]], ...] = (
     models.weights,
     models.tokenizer,
     models.megatron,
@@ -28,14 +27,17 @@ CHECKS: tuple[Callable[[DictConfig], Iterator[str]], ...] = (
 )
 
 
-def check(config: DictConfig, run: Path) -> None:
-    """Raises one UserError with everything that keeps this recipe from running into the folder `run`."""
-    found = findings(config, run)
+def check(recipe: Recipe, run: Path) -> None:
+    """Raises one UserError with everything that keeps the recipe from running into the folder `run`."""
+    found = findings(recipe, run)
     if found:
         raise UserError("\n".join([f"{len(found)} finding(s) before the start:", *found]), code=1)
 
 
-def findings(config: DictConfig, run: Path) -> list[str]:
+def findings(recipe: Recipe, run: Path) -> list[str]:
     """A line for each finding: what was expected, what was found, what to do."""
-    found = [finding for one in CHECKS for finding in one(config)]
-    return [f"- {finding}" for finding in [*found, *machine.disk(run, models.bytes_of(config), config)]]
+    found = list(sizes.positive(recipe))
+    if not found:  # the others count with them
+        found = [finding for one in CHECKS for finding in one(recipe)]
+        found += machine.disk(run, models.bytes_of(recipe.config), recipe.config)
+    return [f"- {finding}" for finding in found]

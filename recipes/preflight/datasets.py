@@ -6,14 +6,18 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from recipes.compose import Recipe
+from recipes.preflight.advice import make_or_set
 
-def files(config: DictConfig) -> Iterator[str]:
+
+def files(recipe: Recipe) -> Iterator[str]:
     """Parquet files that are whole and have the columns verl reads."""
+    config = recipe.config
     wanted = {str(config.data.prompt_key), str(config.data.reward_fn_key)}
     for key in ("data.train_files", "data.val_files"):
         for path in _paths(config, key):
             if not path.is_file():
-                yield f"{key}: expected a parquet file, found no {path}; run `invoke data --recipe R`, or set {key}"
+                yield f"{key}: expected a parquet file, found no {path}; {make_or_set(recipe, 'data', key)}"
                 continue
             footer, fault = _footer(path)
             if fault:
@@ -29,8 +33,9 @@ def files(config: DictConfig) -> Iterator[str]:
         )
 
 
-def reward(config: DictConfig) -> Iterator[str]:
+def reward(recipe: Recipe) -> Iterator[str]:
     """The reward function's file and the function in it."""
+    config = recipe.config
     given, name = config.custom_reward_function.path, config.custom_reward_function.name
     if given is None or "://" in given:
         return

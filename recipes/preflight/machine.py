@@ -1,6 +1,5 @@
 """The machine that a run is started on: devices, ports, disk and temporary folder."""
 
-import os
 import shutil
 import socket
 import tempfile
@@ -10,36 +9,33 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
-from recipes import keys, scratch
-from recipes.command import recipe_environment
+from recipes import emulated, keys, scratch
+from recipes.compose import Recipe
 
-EMULATED_DEVICES = 8  # of the emulator, unless NPU_EMULATOR_DEVICES says otherwise
 SMALLEST_SPACE = 64 << 20  # logs, metrics, configs
 STATES_PER_WEIGHT = (
     8  # a checkpoint against the bf16 weights: bf16 weight, fp32 master and two fp32 moments, rounded up
 )
 
 
-def devices(config: DictConfig) -> Iterator[str]:
+def devices(recipe: Recipe) -> Iterator[str]:
     """As many NPUs as the recipe wants on this machine."""
+    config = recipe.config
     wanted = config.trainer.n_gpus_per_node
-    if OmegaConf.select(config, "launch.hardware") == "emulated":
-        given = recipe_environment(config).get("NPU_EMULATOR_DEVICES", os.environ.get("NPU_EMULATOR_DEVICES"))
-        found, kind = int(given or EMULATED_DEVICES), "emulated NPUs (NPU_EMULATOR_DEVICES)"
+    if emulated.is_emulated(config):
+        found, kind = emulated.devices(config), "emulated NPUs (NPU_EMULATOR_DEVICES)"
     else:
-        found, kind = (
-            sum(1 for path in Path("/dev").glob("davinci*") if path.name[7:].isdigit()),
-            "NPUs (/dev/davinci*)",
-        )
+        found, kind = len(_device_nodes()), "NPUs (/dev/davinci*)"
     if found < wanted:
         yield f"trainer.n_gpus_per_node: expected {wanted} {kind} on this machine, found {found}; lower it"
-    resource = OmegaConf.select(config, "ray_kwargs.ray_init.resources.NPU")
-    if resource is not None and resource < wanted:
+    resource = keys.leaves(config).get("ray_kwargs.ray_init.resources.NPU")
+    if isinstance(resource, int | float) and resource < wanted:
         yield f"ray_kwargs.ray_init.resources.NPU: expected at least {wanted}, found {resource}; raise it"
 
 
-def ports(config: DictConfig) -> Iterator[str]:
+def ports(recipe: Recipe) -> Iterator[str]:
     """The ports that the recipe names are free."""
+    config = recipe.config
     named = {key: OmegaConf.select(config, key) for key in keys.leaves(config) if key.lower().endswith("port")}
     for key, value in named.items():
         number = int(value) if isinstance(value, int | str) and str(value).isdecimal() else 0
@@ -47,14 +43,15 @@ def ports(config: DictConfig) -> Iterator[str]:
             yield f"{key}: expected port {number} to be free, found: {reason}; stop what uses it or set another"
 
 
-def console(config: DictConfig) -> Iterator[str]:
+def console(recipe: Recipe) -> Iterator[str]:
     """verl prints its steps: the metrics and the view are read from them."""
+    config = recipe.config
     given = config.trainer.logger
     if given != "console" and "console" not in given:
         yield f"trainer.logger: expected console in it, found {given}; add it"
 
 
-def sockets(_: DictConfig) -> Iterator[str]:
+def sockets(_: Recipe) -> Iterator[str]:
     """A temporary folder in which Ray's sockets have paths that the system takes."""
     try:
         scratch.place()
@@ -82,6 +79,10 @@ def disk(run: Path, weights: int, config: DictConfig) -> Iterator[str]:
             f"{run}: expected {wanted >> 20} MiB free for logs and one checkpoint, found {free >> 20} MiB on the disk "
             f"of {place}; free some or use --run-dir"
         )
+
+
+def _device_nodes() -> list[Path]:
+    return [path for path in Path("/dev").glob("davinci*") if path.name[7:].isdigit()]
 
 
 def _taken(port: int) -> str | None:

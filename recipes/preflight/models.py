@@ -8,33 +8,36 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from recipes import checkpoints
+from recipes.compose import Recipe
+from recipes.preflight.advice import make_or_set
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-ADVICE = "run `invoke weights --recipe R`, or set {key} to the right place"
 
 
-def weights(config: DictConfig) -> Iterator[str]:
+def weights(recipe: Recipe) -> Iterator[str]:
     """The folder of the model: its config and, where there are any, weights that are whole."""
+    config = recipe.config
     key = "actor_rollout_ref.model.path"
     folder = _folder(config, key)
     if folder is None:
         return
     if not folder.is_dir():
-        yield f"{key}: expected a folder with config.json, found no {folder}; {ADVICE.format(key=key)}"
+        yield f"{key}: expected a folder with config.json, found no {folder}; {make_or_set(recipe, 'weights', key)}"
         return
-    yield from _config_faults(folder, key)
+    yield from _config_faults(folder, recipe, key)
     files = sorted(folder.glob("*.safetensors"))
     yield from _missing_shards(folder, key)
     for file in files:
         if fault := safetensors_fault(file):
             yield f"{file}: expected whole safetensors, found {fault}; fetch or make the weights anew"
     if not files and not any(folder.glob("*.bin")) and not _from_megatron(config):
-        yield f"{key}: expected weights (*.safetensors) in {folder}, found none; {ADVICE.format(key=key)}"
+        yield f"{key}: expected weights (*.safetensors) in {folder}, found none; {make_or_set(recipe, 'weights', key)}"
 
 
-def tokenizer(config: DictConfig) -> Iterator[str]:
+def tokenizer(recipe: Recipe) -> Iterator[str]:
     """A tokenizer beside the model."""
+    config = recipe.config
     key = "actor_rollout_ref.model.path"
     folder = _folder(config, key)
     if folder and folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
@@ -42,8 +45,9 @@ def tokenizer(config: DictConfig) -> Iterator[str]:
         yield f"{key}: expected a tokenizer ({names}) in {folder}, found none; copy the model's own there"
 
 
-def megatron(config: DictConfig) -> Iterator[str]:
+def megatron(recipe: Recipe) -> Iterator[str]:
     """Megatron's checkpoints that the roles of the recipe load."""
+    config = recipe.config
     reported = set()
     for role in _roles(config):
         key = f"{role}.megatron.dist_checkpointing_path"
@@ -56,7 +60,8 @@ def megatron(config: DictConfig) -> Iterator[str]:
         if given is None:
             yield f"{key}: expected a folder, found null; set it, or use_dist_checkpointing to false"
         elif not Path(given).expanduser().is_dir():
-            yield f"{key}: expected a Megatron checkpoint, found no folder {given}; {ADVICE.format(key=key)}"
+            advice = make_or_set(recipe, "weights", key)
+            yield f"{key}: expected a Megatron checkpoint, found no folder {given}; {advice}"
         else:
             for fault in checkpoints.distributed_faults(Path(given).expanduser()):
                 yield f"{key}: expected a whole Megatron checkpoint, found that {fault}; convert the weights anew"
@@ -110,13 +115,13 @@ def _folder(config: DictConfig, key: str) -> Path | None:
     return None if HUB_NAME.fullmatch(given) and not path.exists() and not path.parent.is_dir() else path
 
 
-def _config_faults(folder: Path, key: str) -> Iterator[str]:
+def _config_faults(folder: Path, recipe: Recipe, key: str) -> Iterator[str]:
     file = folder / "config.json"
     try:
         if "model_type" not in json.loads(file.read_text()):
             yield f"{file}: expected a model_type in it, found none; copy the model's own config.json"
     except FileNotFoundError:
-        yield f"{key}: expected config.json in {folder}, found none; {ADVICE.format(key=key)}"
+        yield f"{key}: expected config.json in {folder}, found none; {make_or_set(recipe, 'weights', key)}"
     except OSError as error:
         yield f"{file}: expected to read it, found: {error.strerror}; change its permissions"
     except (ValueError, TypeError):

@@ -1,14 +1,33 @@
 """Whether the recipe's numbers divide one another as verl 0.6.0 and Megatron 0.12.1 need it (read in the sources)."""
 
+import re
 from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes import keys
+from recipes.compose import Recipe
 from recipes.preflight import models
 
+# Named by their ends; verl's own dataclasses take any whole number. null stands for "not set" where it is allowed.
+AT_LEAST_ONE = re.compile(
+    r"trainer\.(nnodes|n_gpus_per_node|total_epochs|total_training_steps)"
+    r"|.*(_parallel_size|batch_size|batch_size_per_gpu|max_token_len_per_gpu|ppo_epochs|max_num_seqs"
+    r"|max_num_batched_tokens|\.n|\.(max_)?(prompt|response)_length)"
+)
 
-def parallel(config: DictConfig) -> Iterator[str]:
+
+def positive(recipe: Recipe) -> Iterator[str]:
+    """Sizes of which there must be at least one."""
+    for key in filter(AT_LEAST_ONE.fullmatch, keys.leaves(recipe.config)):
+        value = OmegaConf.select(recipe.config, key)
+        if isinstance(value, int) and value < 1:
+            yield f"{key}: expected at least 1, found {value}; set it to a number above 0"
+
+
+def parallel(recipe: Recipe) -> Iterator[str]:
     """Devices against the parallel sizes of the actor and of the rollout, experts and layers against both."""
+    config = recipe.config
     devices = world(config)
     key = "actor_rollout_ref.actor.megatron"
     tp, pp, cp = (
@@ -25,8 +44,9 @@ def parallel(config: DictConfig) -> Iterator[str]:
     yield from _layers(config, pp)
 
 
-def batches(config: DictConfig) -> Iterator[str]:
+def batches(recipe: Recipe) -> Iterator[str]:
     """Samples of a step against the devices: verl deals them out evenly and refuses a rest."""
+    config = recipe.config
     prompts, samples = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
     total = f"data.train_batch_size {prompts} × actor_rollout_ref.rollout.n {samples}"
     if (prompts * samples) % world(config):

@@ -2,12 +2,14 @@
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from errors import UserError
 from recipes import command, train
@@ -27,10 +29,22 @@ def test_a_path_of_any_name_reaches_verl_whole(name):
 def test_a_shell_runs_the_script_as_it_is_meant(variables, argument):
     given = command.Command(["/bin/echo", argument], variables, Path("/tmp"))
     words = shlex.split(given.script().replace(" \\\n", " "))  # shlex does not join lines as a shell does
-    kept = {name: value for name, value in variables.items() if not command.SECRET.search(name)}
+    shown = command.redacted(variables)
     assert words[:2] == ["cd", "/tmp"] and words[-2:] == ["/bin/echo", argument]
-    for name, value in kept.items():
-        assert f"{name}={command.IN_ADDRESS.sub('(redacted)', value)}" in words
+    for name, value in variables.items():
+        assert (f"{name}={value}" in words) == (shown[name] == value)
+
+
+def test_secrets_reach_the_run_from_the_environment_of_the_shell():
+    secrets = {"HF_TOKEN": "a 'b' $c", "HTTPS_PROXY": "http://me:pass@proxy:3128", "TOKENIZERS_PARALLELISM": "false"}
+    script = command.Command(["sh", "-c", 'echo "$HF_TOKEN|$HTTPS_PROXY|$TOKENIZERS_PARALLELISM"'], secrets, Path("/"))
+    assert "a 'b'" not in script.script() and "me:pass" not in script.script()
+    done = subprocess.run(["sh"], input=script.script(), env={**os.environ, **secrets}, capture_output=True, text=True)
+    assert done.stdout == "a 'b' $c|http://me:pass@proxy:3128|false\n"
+    done = subprocess.run(
+        ["sh"], input=script.script(), env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
+    )
+    assert done.returncode and "HF_TOKEN: a secret" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -43,6 +57,13 @@ def test_a_shell_runs_the_script_as_it_is_meant(variables, argument):
         ("HTTPS_PROXY", "http://me:pass@proxy:3128", "http://(redacted)@proxy:3128"),
         ("HCCL_CONNECT_TIMEOUT", "3600", "3600"),
         ("HF_TOKEN", "", ""),
+        ("PGPASSWORD", "abc", "(redacted)"),
+        ("OPENAI_APIKEY", "abc", "(redacted)"),
+        ("MYSQL_PWD", "abc", "(redacted)"),
+        ("PWD", "/home", "/home"),
+        ("TOKENIZERS_PARALLELISM", "false", "false"),
+        ("MAX_TOKENS", "12", "12"),
+        ("AUTHOR", "me", "me"),
     ],
 )
 def test_secrets_are_not_written(name, value, shown):
@@ -66,10 +87,17 @@ def test_the_recipes_environment_reaches_the_run(recipe, tmp_path, monkeypatch):
     assert "NPU_EMULATOR_TRACE" not in real and str(site) not in real["PYTHONPATH"]
 
 
-def test_a_switch_that_yaml_read_as_true_or_false_is_refused(recipe):
-    config = compose(str(recipe), ["+launch.env.NPU_EMULATOR_DEFER=true"]).config
-    with pytest.raises(UserError, match=r"launch.env.NPU_EMULATOR_DEFER: expected text or a number.*quote it"):
+@pytest.mark.parametrize("value", [True, None, [1]])
+def test_a_switch_that_yaml_read_as_something_else_is_refused(value):
+    config = OmegaConf.create({"launch": {"env": {"NPU_EMULATOR_DEFER": value}}})
+    with pytest.raises(UserError, match=r"launch.env.NPU_EMULATOR_DEFER: expected text or a number.*--set"):
         command.recipe_environment(config)
+
+
+@pytest.mark.parametrize("given", [{"A B": 1}, {"A=B": 1}, {"": 1}, {1: 1}, {"A": "x\0y"}])
+def test_a_variable_that_no_environment_can_hold_is_refused(given):
+    with pytest.raises(UserError, match=r"expected the name of an environment variable"):
+        command.recipe_environment(OmegaConf.create({"launch": {"env": given}}))
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,18 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from errors import UserError
-from recipes import keys
+from recipes import emulated, keys, preflight
 from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults
 
 
-def refusal(recipe, *settings) -> str:
+def refusal(recipe, *given: str) -> str:
     with pytest.raises(UserError) as caught:
-        compose(str(recipe), settings)
+        compose(str(recipe), given)
     assert caught.value.code == 2
     return str(caught.value)
 
@@ -48,7 +50,7 @@ def test_a_recipe_composes_as_it_does_for_verl_alone(name):
 
 
 def test_settings_of_each_kind_are_applied(recipe):
-    settings = [
+    wanted = [
         "trainer.total_training_steps=3",
         "trainer.total_epochs=2",
         "actor_rollout_ref.actor.optim.lr=1",  # a whole number where a number is wanted
@@ -62,12 +64,12 @@ def test_settings_of_each_kind_are_applied(recipe):
         "+actor_rollout_ref.rollout.engine_kwargs.vllm.seed=4",
         "++trainer.nnodes=1",
         "+some.new.key={a: [1, 2]}",
-        "~trainer.del_local_ckpt_after_load",
+        "~launch.env.FAKE_STEP_SECONDS",
     ]
-    config = compose(str(recipe), settings).config
+    config = compose(str(recipe), wanted).config
     assert config.trainer.total_training_steps == 3 and config.actor_rollout_ref.rollout.max_model_len == 64
     assert config.trainer.project_name == "123" and config.some.new.key.a[1] == 2
-    assert "del_local_ckpt_after_load" not in config.trainer
+    assert "FAKE_STEP_SECONDS" not in config.launch.env
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,18 @@ def test_settings_of_each_kind_are_applied(recipe):
         ("hydra.run.dir=/x", ["hydra.run.dir", "set by the launcher"]),
         ("launch.env.NEW=1", ["launch.env.NEW", "+launch.env.NEW=VALUE"]),
         ("trainer=3", ["trainer", "a mapping", "3"]),
+        ("~trainer.nnodes", ["~trainer.nnodes", "verl reads", "give it another value"]),
+        ("~trainer", ["~trainer", "verl reads"]),
+        ("launch=5", ["launch: expected a mapping", "5"]),
+        ("launch.env=5", ["launch.env: expected a mapping", "5"]),
+        ("ray_kwargs.ray_init=5", ["ray_kwargs.ray_init: expected a mapping", "5"]),
+        ("+launch.model=5", ["launch.model: expected a mapping", "5"]),
+        ("+launch.node=5", ["launch.node", "launch.nodes"]),
+        ("+launch.env.NEW=true", ["launch.env.NEW", "for text write \"launch.env.NEW='True'\""]),
+        ("trainer.nnodes=???", ["trainer.nnodes", "???", "set it"]),
+        ("trainer.nnodes=${trainer.project_name}", ["trainer.nnodes", "a whole number", "${trainer.project_name}"]),
+        ("trainer.project_name=${no.where}", ["trainer.project_name", "${no.where}", "no.where"]),
+        ("trainer.project_name=${oc.env:NOWHERE_AT_ALL}", ["trainer.project_name", "NOWHERE_AT_ALL"]),
     ],
 )
 def test_a_bad_setting_is_named_in_one_line(recipe, setting, parts):
@@ -128,6 +142,9 @@ def test_an_unknown_recipe_names_the_nearest():
         ({"actor_rolout_ref": {"rollout": {"n": 2}}}, ["actor_rolout_ref", "actor_rollout_ref"]),
         ({"launch": {"node": 1}}, ["launch.node", "launch.nodes"]),
         ({"launch": {"nodes": "one"}}, ["launch.nodes", "expected a whole number", "'one'"]),
+        ({"launch": {"model": 5}}, ["launch.model", "expected a mapping", "5"]),
+        ({"custom_reward_function": {"reward_kwargs": 5}}, ["reward_kwargs", "expected a mapping", "5"]),
+        ({"actor_rollout_ref": {"rollout": {"n": 2}}}, ["actor_rollout_ref.rollout.name", "???", "set it"]),
     ],
 )
 def test_a_mistake_in_the_recipe_itself_is_named_with_its_file(recipe, change, parts):
@@ -147,11 +164,19 @@ def test_a_mistake_in_the_recipe_itself_is_named_with_its_file(recipe, change, p
         ("defaults: [ppo_megatron_trainer, _self_\n", ["line", "expected YAML"]),
         ("defaults: [ppo_megatron_trainr, _self_]\n", ["ppo_megatron_trainr"]),
         ("- a\n- b\n", ["expected"]),
+        ("", ["inherits from verl's ppo_megatron_trainer", "defaults: [ppo_megatron_trainer, _self_]"]),
+        ("# nothing\n", ["inherits"]),
+        ("trainer: {nnodes: 1}\n", ["inherits"]),
+        ("defaults: [ppo_trainer, _self_]\n", ["inherits", "actor_rollout_ref.actor.optim.optimizer"]),
+        ("defaults: [ppo_megatron_trainer, _self_]\nlaunch: 5\n", ["launch: expected a mapping", "5"]),
+        ("defaults: [ppo_megatron_trainer, _self_]\nlaunch:\n", ["launch: expected a mapping", "null"]),
+        ("# gr\xfcn\n".encode("latin-1"), ["expected UTF-8", "0xfc"]),
+        ("a: \0\n", ["expected"]),
     ],
 )
 def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts):
     file = tmp_path / "broken.yaml"
-    file.write_text(text)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     message = refusal(file)
     assert str(file) in message and len(message.splitlines()) == 1
     for part in parts:
@@ -185,3 +210,47 @@ def test_a_checkout_below_any_path_composes(tmp_path):
         timeout=60,
     )
     assert done.stdout == "1\n", done.stderr
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3))
+KEYS = st.sampled_from(
+    [
+        *("launch", "launch.env", "launch.env.X", "launch.model", "launch.nodes", "launch.matrix", "launch.assets"),
+        *("trainer", "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.logger", "trainer.total_training_steps"),
+        *("data", "data.train_files", "data.train_batch_size", "data.prompt_key", "actor_rollout_ref.rollout.n"),
+        *("custom_reward_function.path", "custom_reward_function.name", "actor_rollout_ref.model.path", "defaults"),
+        *("actor_rollout_ref.actor", "actor_rollout_ref.actor.ppo_mini_batch_size", "ray_kwargs.ray_init.resources"),
+        *("actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", "algorithm.adv_estimator", "hydra"),
+    ]
+)
+FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def only_refused(recipe: Path, *given: str) -> None:
+    """Whatever is said is either taken or answered in words."""
+    try:
+        composed = compose(str(recipe), given)
+        if not list(emulated.faults(composed.config)):
+            preflight.findings(composed, recipe.parent / "run")
+    except UserError as error:
+        assert str(error)
+
+
+@FUZZ
+@given(KEYS, VALUES)
+def test_a_recipe_with_any_value_is_no_traceback(recipe, key, value):
+    written = yaml.safe_load(recipe.read_text())
+    node, (*path, last) = written, key.split(".")
+    for name in path:
+        node = node.setdefault(name, {})
+    node[last] = value
+    file = recipe.with_name("any.yaml")
+    file.write_text(yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+    only_refused(file)
+
+
+@FUZZ
+@given(st.sampled_from(["", "+", "++", "~"]), KEYS, st.just("=") | st.text(max_size=2), st.text(max_size=8) | SCALARS)
+def test_any_setting_is_no_traceback(recipe, sign, key, equals, value):
+    only_refused(recipe, f"{sign}{key}{equals}{value}")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from errors import UserError
-from recipes import preflight, scratch
+from recipes import preflight, prepare, scratch
 from recipes.compose import compose
 
 
 def findings(recipe, *settings) -> list[str]:
-    return preflight.findings(compose(str(recipe), settings).config, recipe.parent / "run")
+    return preflight.findings(compose(str(recipe), settings), recipe.parent / "run")
 
 
 def only(recipe, *settings) -> str:
@@ -29,14 +29,14 @@ def cut(file, share: float) -> None:
 
 def test_a_sound_recipe_has_no_finding(recipe):
     assert findings(recipe) == []
-    preflight.check(compose(str(recipe)).config, recipe.parent / "run")
+    preflight.check(compose(str(recipe)), recipe.parent / "run")
 
 
 def test_findings_come_in_one_message(recipe):
     (recipe.parent / "reward.py").unlink()
     (recipe.parent / "model" / "tokenizer.json").unlink()
     with pytest.raises(UserError) as caught:
-        preflight.check(compose(str(recipe)).config, recipe.parent / "run")
+        preflight.check(compose(str(recipe)), recipe.parent / "run")
     assert caught.value.code == 1 and "2 finding(s)" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 3
 
@@ -141,6 +141,67 @@ def test_numbers_that_do_not_fit(recipe, settings, part):
     assert part in only(recipe, *settings)
 
 
+@pytest.mark.parametrize("value", [0, -8])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data.train_batch_size",
+        "data.max_prompt_length",
+        "data.max_response_length",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+        "trainer.total_epochs",
+        "trainer.total_training_steps",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size",
+        "actor_rollout_ref.rollout.max_num_seqs",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "actor_rollout_ref.actor.ppo_epochs",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+        "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size",
+    ],
+)
+def test_a_size_below_one(recipe, key, value):
+    found = findings(recipe, f"{key}={value}")
+    assert f"- {key}: expected at least 1, found {value}; set it to a number above 0" in found
+    assert all("at least 1" in one for one in found), "the same size under another key, at most"
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("NPU_EMULATOR_DEVICES=x", "NPU_EMULATOR_DEVICES must be a number above 0, found 'x'"),
+        ("NPU_EMULATOR_DEVICES=0", "NPU_EMULATOR_DEVICES must be a number above 0, found '0'"),
+        ("NPU_EMULATOR_MEMORY_GIB=abc", "NPU_EMULATOR_MEMORY_GIB must be a number above 0, found 'abc'"),
+        ("NPU_EMULATOR_MEMORY_GIB='nan'", "NPU_EMULATOR_MEMORY_GIB"),
+        ("NPU_EMULATOR_MEMORY_GIB='inf'", "NPU_EMULATOR_MEMORY_GIB"),
+        ("NPU_EMULATOR_POISON=all", "NPU_EMULATOR_POISON must be one of off, fresh, freed"),
+        ("NPU_EMULATOR_DEFER=2", "NPU_EMULATOR_DEFER must be 0 or 1"),
+        ("NPU_EMULATOR_SOC=910", "NPU_EMULATOR_SOC must be one of 223"),
+    ],
+)
+def test_settings_of_the_emulator_that_cannot_be_used(recipe, monkeypatch, setting, part):
+    def refusal(*given: str) -> str:
+        with pytest.raises(UserError) as caught:
+            prepare.site(compose(str(recipe), given), build=False)
+        assert caught.value.code == 1
+        return str(caught.value)
+
+    assert part in refusal(f"+launch.env.{setting}")
+    name, _, value = setting.partition("=")
+    monkeypatch.setenv(name, value.strip("'"))
+    assert part in refusal()
+    assert prepare.site(compose(str(recipe), ["launch.hardware=ascend"])) is None, "real devices do not read it"
+
+
+def test_what_can_be_made_is_offered_and_nothing_else(recipe):
+    nowhere = [f"actor_rollout_ref.model.path={recipe.parent}/no", f"data.val_files={recipe.parent}/no"]
+    assert all("invoke" not in one for one in findings(recipe, *nowhere))
+    described = findings(recipe, *nowhere, "+launch.model={a: 1}", "+launch.data={a: 1}")
+    assert f"run `invoke weights --recipe {recipe}`, or set actor_rollout_ref.model.path" in described[0]
+    assert f"run `invoke data --recipe {recipe}`, or set data.val_files" in described[1]
+
+
 def test_more_devices_of_the_emulator_are_believed(recipe):
     settings = ["trainer.n_gpus_per_node=16", "actor_rollout_ref.rollout.n=4"]
     assert findings(recipe, *settings, "+launch.env.NPU_EMULATOR_DEVICES=16") == []
@@ -167,9 +228,9 @@ def test_a_port_in_use(recipe):
 
 
 def test_a_place_that_cannot_be_written(recipe):
-    config = compose(str(recipe)).config
-    assert "expected a writable place, found /proc" in preflight.findings(config, Path("/proc/run"))[0]
-    assert "is a file" in preflight.findings(config, recipe / "run")[0]
+    composed = compose(str(recipe))
+    assert "expected a writable place, found /proc" in preflight.findings(composed, Path("/proc/run"))[0]
+    assert "is a file" in preflight.findings(composed, recipe / "run")[0]
 
 
 def test_a_disk_without_room(recipe, monkeypatch):
