@@ -29,7 +29,7 @@ def _number(name, default, kind):
         value = kind(text)
     except ValueError:
         value = 0
-    if value <= 0:
+    if not 0 < value < float("inf"):
         raise SettingError(f"{name} must be a number above 0, found {text!r}. Unset it for the default, {default}.")
     return value
 
