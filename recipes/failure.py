@@ -23,9 +23,13 @@ WRAPPERS = {
     "ActorDiedError",
     "ActorUnavailableError",
     "WorkerCrashedError",
+    "OwnerDiedError",
+    "LocalRayletDiedError",
+    "ObjectLostError",
+    "EngineDeadError",
+    "KeyboardInterrupt",
     "SystemExit",
 }
-WRAPPERS |= {"OwnerDiedError", "LocalRayletDiedError", "ObjectLostError", "EngineDeadError", "KeyboardInterrupt"}
 CONSEQUENCE = re.compile(
     r"connection (?:closed|reset|refused)|broken pipe|socket timeout|closed by (?:remote )?peer|"
     r"process group.*(?:terminated|destroyed)|timed out waiting|Application timeout caused pair closure",

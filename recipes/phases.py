@@ -14,6 +14,9 @@ STARTING = [
     (re.compile(r"Training from scratch|Training Progress"), "first step"),
 ]
 SAVING = re.compile(r"local_global_step_folder:")
+# Ray tries again for ever, and the run hangs. Read in ray 2.46's raylet (worker_pool.cc).
+NO_WORKERS = re.compile(r"workers? of the worker process.* ha(?:s|ve) not registered within the timeout")
+PATIENCE = 3  # a machine that is short of cores or memory may bring the message once or twice
 FIRST, LAST = "starting Ray", "ending Ray"
 
 
@@ -24,9 +27,15 @@ class Phases:
         self.now = FIRST
         self._total = total
         self._reached = 0
+        self._late = 0
 
     def line(self, text: str) -> None:
         """Takes in a line that is no step."""
+        if NO_WORKERS.search(text):
+            self._late += 1
+            if self._late >= PATIENCE:
+                self.now = f"Ray's workers do not start ({self._late} times out of time; see the log)"
+            return
         if SAVING.search(text):
             self.now = "saving a checkpoint"
             return

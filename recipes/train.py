@@ -1,7 +1,9 @@
 """`invoke train`: compose, check, launch, watch, and say how it went."""
 
 import contextlib
+import importlib.util
 import json
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -69,6 +71,8 @@ def total_steps(config: DictConfig) -> int | None:
 
 
 def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, total: int | None) -> int:
+    for note in [*start.notes, f"run directory: {run.path}"]:
+        print(note, flush=True)
     scratch = make_scratch()
     try:
         with rundir.explained(run.path):
@@ -79,8 +83,6 @@ def _run(recipe: Recipe, run: rundir.RunDir, start: Start, site: Path | None, to
     except UserError:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    for note in [*start.notes, f"run directory: {run.path}"]:
-        print(note, flush=True)
     describing = threading.Thread(target=_facts, args=(run,), daemon=True)
     describing.start()
     outcome = watch(launched, run, offset, total, start.step)
@@ -94,7 +96,7 @@ def _report(outcome: Outcome, run: rundir.RunDir, offset: int, total: int | None
         print(f"still alive after SIGKILL: processes {', '.join(map(str, outcome.left))}; see `ps` for their state")
     if outcome.signal:
         ended = "" if outcome.left else "; everything that this run started has ended"
-        print(f"stopped{ended}. Resume with --run-dir {run.path}")
+        print(f"stopped{ended}. Resume with --run-dir {shlex.quote(str(run.path))}")
         return 128 + outcome.signal
     if outcome.status:
         return _report_failure(outcome.status, run, offset)
@@ -116,7 +118,10 @@ def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
     if cause:
         place = f"line {before + cause.line} of {run.log.name}" + (f", said by {cause.source}" if cause.source else "")
         print(f"last error: {cause.text}\n  ({place})")
-    print(f"run directory: {run.path}\nnext: invoke triage {run.log}")
+    log = shlex.quote(str(run.log))
+    known = importlib.util.find_spec("checks.triage")
+    print(f"run directory: {run.path}")
+    print(f"next: invoke triage {log}" + ("" if known else f"  (not in this version yet; until then: less {log})"))
     return 1
 
 

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from recipes import metrics
 
-# Title and verl's key, of which the first that is there is shown.
+# Title and verl's key.
 PHASES = {
-    "gen": ("timing_s/gen",),
-    "old_log_prob": ("timing_s/old_log_prob",),
-    "ref": ("timing_s/ref",),
-    "update": ("timing_s/update_actor",),
+    "gen": "timing_s/gen",
+    "old_log_prob": "timing_s/old_log_prob",
+    "ref": "timing_s/ref",
+    "update": "timing_s/update_actor",
 }
 HEARTBEAT_SECONDS = 30.0
 ROWS = 8  # steps shown at once
@@ -50,8 +50,8 @@ def columns(step: dict, total: int | None) -> dict[str, str]:
         "reward": "-" if reward is None else f"{reward:.4f}",
         "response length": "-" if length is None else f"{float(length):.1f}",
     }
-    for title, names in {**PHASES, "total": ("timing_s/step",)}.items():
-        value = next((step[name] for name in names if name in step), None)
+    for title, name in {**PHASES, "total": "timing_s/step"}.items():
+        value = step.get(name)
         shown[title] = "-" if value is None else f"{float(value):.1f} s"
     return shown
 

@@ -55,7 +55,7 @@ def test_arguments_folder_and_exit_code_are_handed_on(checkout, tmp_path):
     assert done.returncode == 7
     where, arguments = done.stdout.splitlines()
     assert where == str(tmp_path)  # relative paths mean what they say where the command is typed
-    assert arguments == f"<-m><invoke><--search-root><{checkout}><train><--set><a='b c'><>"
+    assert arguments == f"<{checkout}/cli.py><train><--set><a='b c'><>"
 
 
 def test_it_makes_the_environment_once(checkout):
@@ -100,7 +100,7 @@ def test_through_symbolic_links(checkout, tmp_path):
     link = tmp_path / "bin" / "train it"
     link.symlink_to(checkout / "link")
     done = call(link, "x")
-    assert f"<{checkout}>" in done.stdout
+    assert f"<{checkout}/cli.py>" in done.stdout
 
 
 def test_in_an_empty_environment(checkout):

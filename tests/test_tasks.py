@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,45 @@ def test_a_user_s_mistake_is_one_message(arguments, code, message, tmp_path):
     assert done.returncode == code
     assert message in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No idea what 'trian' is!"),
+        (["train", "--recip", "smoke"], "No idea what '--recip' is!"),
+        (["--nope"], "No idea what '--nope' is!"),
+        (["--help", "trian"], "No idea what 'trian' is!"),
+        (["recipes.show"], "required positional arguments: 'recipe'"),
+        (["train", "--recipe"], "needed value"),
+        (["train", "--nodes", "x"], "error: --nodes: expected a whole number, found 'x'"),
+        (["bench", "--steps", "1.5"], "error: --steps: expected a whole number, found '1.5'"),
+    ],
+)
+def test_bad_arguments_of_invokew(arguments, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "cli.py", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_invokew_is_invoke(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "cli.py", "--list"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == invoke("--list").stdout.split()
+
+
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_an_output_that_cannot_be_written_is_no_traceback(redirection):
+    script = f"{shlex.quote(sys.executable)} cli.py recipes.show smoke {redirection}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert done.returncode == {">&-": 0, "> /dev/full": 2}[redirection]
+
+
+def test_a_terminal_without_the_letters_that_are_printed():
+    done = invoke("recipes.show", "smoke", "recipes.list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
 
 
 def test_recipes_as_json():

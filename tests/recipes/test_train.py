@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "NO_COLOR": "1"}
 
 
 def command(recipe: Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(LAUNCHER), str(recipe), *arguments]
+    return [sys.executable, str(LAUNCHER), "train", "--recipe", str(recipe), *arguments]
 
 
 def run(recipe: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -173,7 +173,7 @@ def test_a_failure_ends_with_the_cause_the_directory_and_the_next_step(recipe, t
     tail = done.stdout.splitlines()[-5:]
     assert tail[0] == "the run failed: exit code 1"
     assert tail[1] == "last error: RuntimeError: the matrix is singular"
-    assert tail[3] == f"run directory: {folder}" and tail[4] == f"next: invoke triage {folder}/train.log"
+    assert tail[3] == f"run directory: {folder}" and tail[4].startswith(f"next: invoke triage {folder}/train.log")
     assert "Traceback" not in done.stdout + done.stderr
     line = int(tail[2].split()[1])
     assert "the matrix is singular" in (folder / "train.log").read_text().splitlines()[line - 1]
@@ -223,6 +223,44 @@ def test_an_earlier_run_with_a_damaged_config(recipe, tmp_path, content):
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 2 and f"{folder}/config.yaml: expected the earlier run's config" in done.stderr
     assert (folder / "metrics.jsonl").read_bytes() == metrics and (folder / "config.yaml").read_bytes() == content
+
+
+def test_a_reader_that_leaves_stops_the_run_quietly(recipe, tmp_path):
+    """`train | head -3`"""
+    folder = tmp_path / "left"
+    slow = ["--set", "launch.env.FAKE_STEP_SECONDS=0.2", "--set", "trainer.total_training_steps=500"]
+    process = subprocess.Popen(
+        command(recipe, "--run-dir", str(folder), *slow),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(3):
+        assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=40) == 141
+    assert process.stderr.read() == ""
+    assert marked(folder) == [] and not scratch(folder).exists()
+
+
+def test_an_output_that_is_full_stops_the_run_with_one_message(recipe, tmp_path):
+    folder = tmp_path / "full"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(recipe, "--run-dir", str(folder)),
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=40,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: expected to write to standard output, found: No space left on device; "
+        "free some space or send it elsewhere\n"
+    )
+    assert marked(folder) == []
 
 
 def test_no_complete_checkpoint_means_the_first_step(recipe, tmp_path):

@@ -103,6 +103,19 @@ def test_phases_go_forward_only():
     assert phases.now == LAST
 
 
+def test_workers_that_never_start_are_told():
+    phases = Phases()
+    line = "(raylet) Some workers of the worker process(12) have not registered within the timeout. The process is dead"
+    seen = []
+    for _ in range(4):
+        phases.line(line)
+        seen.append(phases.now)
+    assert seen[:2] == [FIRST, FIRST]
+    assert seen[2:] == [f"Ray's workers do not start ({n} times out of time; see the log)" for n in (3, 4)]
+    phases.line(LINES[0])
+    assert phases.now == "starting the task runner"
+
+
 def test_the_table_shows_what_a_person_wants_to_know():
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, no_color=True)
