@@ -19,13 +19,9 @@ class UserError(Exception):
         self.code = code
 
 
-def unwritable(error: OSError, place: Path, option: str) -> UserError:
-    """The message on a place that cannot be written; `option` is how the user names another."""
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = f"free some space there, or name another disk with {option}"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        advice = f"make it writable, or name another place with {option}"
-    else:
-        advice = f"name another place with {option}"
-    return UserError(f"{place}: expected to write there, found: {reason}; {advice}")
+def unwritable(error: OSError, place: Path, option: str = "") -> UserError:
+    """The message on a place that cannot be written; `option` is how the user names another, if that is possible."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "free some space there" if full else "make it writable"
+    advice += f", or name another place with {option}" if option else ""
+    return UserError(f"{place}: expected to write there, found: {error.strerror or error}; {advice}")

@@ -19,7 +19,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 import matrix
 from environment import explain, uv_environment
-from errors import UserError
+from errors import UserError, unwritable
 
 ROOT = Path(__file__).resolve().parent
 
@@ -29,9 +29,20 @@ def write(name: str) -> int:
     chosen = _lockable(name)
     path = lock_file(name)
     text = resolve(chosen)
-    path.write_text(text, encoding="utf-8")
+    _replace(path, text)
     print(f"{path.name}: {text.count('==')} packages, {text.count('--hash')} hashes")
     return 0
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise unwritable(error, path) from error
 
 
 def check(name: str) -> int:

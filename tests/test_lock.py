@@ -4,6 +4,7 @@ The resolver is replaced by a recorded answer: the project's continuous integrat
 """
 
 import re
+import resource
 
 import pytest
 
@@ -178,3 +179,20 @@ def test_a_failed_resolution_says_why_and_leaves_the_lock_alone(monkeypatch, tmp
     with pytest.raises(UserError, match="the network does not answer"):
         lock.write("cpu")
     assert path.read_text() == "as it was"
+
+
+def test_a_lock_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
+    path = tmp_path / "requirements-cpu.lock"
+    path.write_text("as it was")
+    monkeypatch.setattr(lock, "lock_file", lambda name: path)
+    monkeypatch.setattr(lock, "resolve", lambda chosen: "a==1\n" * 100)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as a disk that is full
+    try:
+        with pytest.raises(UserError, match="File too large"):
+            lock.write("cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_text() == "as it was" and list(tmp_path.iterdir()) == [path]
+    assert lock.write("cpu") == 0
+    assert path.read_text() == "a==1\n" * 100 and list(tmp_path.iterdir()) == [path]
