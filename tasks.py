@@ -3,84 +3,15 @@
 Imports stay inside the tasks, so that a command loads only what it needs.
 """
 
-import errno
-import functools
-import io
 import os
-import signal
 import sys
 from pathlib import Path
 
-from invoke import Collection, Exit, task
+from invoke import Collection
 
-from errors import UserError
+from cli import command, whole
 
 ROOT = Path(__file__).resolve().parent
-
-
-def command(*arguments, **options):
-    """invoke's `task`, with a user's mistake shown as a message and an exit code instead of a traceback."""
-
-    def decorate(body):
-        @functools.wraps(body)
-        def guarded(*args, **kwargs):
-            _open_output()
-            try:
-                code = body(*args, **kwargs)
-            except UserError as error:
-                raise Exit(f"error: {error}", code=error.code) from None
-            finally:
-                sys.stdout.flush()
-            if code:
-                raise Exit(code=code)
-
-        return task(*arguments, **options)(guarded)
-
-    if len(arguments) == 1 and callable(arguments[0]):
-        body, arguments = arguments[0], ()
-        return decorate(body)
-    return decorate
-
-
-class _Output(io.FileIO):
-    """Standard output. Where it takes no more, the command ends."""
-
-    def write(self, data):
-        try:
-            return super().write(data)
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is still in buffers
-            if error.errno == errno.EPIPE:  # as `| head` leaves it: nothing to say, and nobody to say it to
-                raise Exit(code=128 + signal.SIGPIPE) from None
-            found = f"found: {error.strerror}; free some space or send it elsewhere"
-            raise Exit(f"error: expected to write to standard output, {found}", code=2) from None
-
-
-def _open_output():
-    """Whatever is printed can be: also names that the terminal's encoding lacks, also without a standard output."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, for as long as the process
-    elif sys.stdout is sys.__stdout__:
-        sys.stdout.flush()
-        raw, given = _Output(sys.stdout.fileno(), "w", closefd=False), sys.stdout
-        sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(raw), given.encoding, errors="backslashreplace", line_buffering=given.line_buffering
-        )
-
-
-def whole(option, default):
-    """The default of an option that takes a whole number; invoke reads the option's text with its class."""
-
-    class Whole(int):
-        def __new__(cls, given):
-            try:
-                return super().__new__(cls, given)
-            except ValueError:
-                raise Exit(f"error: {option}: expected a whole number, found {given!r}", code=2) from None
-
-    return Whole(default)
-
-
 NODES, STEPS, ROUNDS = whole("--nodes", 0), whole("--steps", 10), whole("--rounds", 7)
 
 

@@ -145,7 +145,8 @@ def test_a_manifest_of_any_content_is_no_traceback(tmp_path_factory, manifest):
 
 def test_two_commands_at_once_make_one_folder(tmp_path):
     code = (
-        "import os, sys; from omegaconf import OmegaConf; from recipes import assets; sys.stdin.readline(); "
+        "import os, sys; from omegaconf import OmegaConf; from recipes import assets; "
+        "print('ready', flush=True); sys.stdin.readline(); "
         f"wanted = assets.data(OmegaConf.create({OmegaConf.to_container(recipe(tmp_path))!r})); "
         "assets.make(wanted, 'toy', dict(os.environ), print)"
     )
@@ -155,6 +156,7 @@ def test_two_commands_at_once_make_one_folder(tmp_path):
         )
         for _ in range(2)
     ]
+    assert [one.stdout.readline() for one in both] == ["ready\n"] * 2
     for one in both:
         one.stdin.write("\n")
         one.stdin.flush()
