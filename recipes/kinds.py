@@ -48,7 +48,8 @@ def mismatch(key: str, value: object, accepted: set[str]) -> str | None:
     if isinstance(value, str) and ("${" in value or value == "???"):
         return None
     wanted = " or ".join(NAMES[name] for name in sorted(accepted, key=list(NAMES).index))
-    hint = f"; for text write \"{key}='{value}'\"" if "text" in accepted and found in ("int", "float", "bool") else ""
+    text = str(value).lower() if found == "bool" else value
+    hint = f"; for text write \"{key}='{text}'\"" if "text" in accepted and found in ("int", "float", "bool") else ""
     return f"{key}: expected {wanted}, found {value!r}, which is {NAMES[found]}{hint}"
 
 

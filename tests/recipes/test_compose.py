@@ -108,7 +108,7 @@ def test_settings_of_each_kind_are_applied(recipe):
         ("ray_kwargs.ray_init=5", ["ray_kwargs.ray_init: expected a mapping", "5"]),
         ("+launch.model=5", ["launch.model: expected a mapping", "5"]),
         ("+launch.node=5", ["launch.node", "launch.nodes"]),
-        ("+launch.env.NEW=true", ["launch.env.NEW", "for text write \"launch.env.NEW='True'\""]),
+        ("+launch.env.NEW=true", ["launch.env.NEW", "for text write \"launch.env.NEW='true'\""]),
         ("trainer.nnodes=???", ["trainer.nnodes", "???", "set it"]),
         ("trainer.nnodes=${trainer.project_name}", ["trainer.nnodes", "a whole number", "${trainer.project_name}"]),
         ("trainer.project_name=${no.where}", ["trainer.project_name", "${no.where}", "no.where"]),
