@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     fused_infer_attention,
     fusion_attention,
     grouped_matmul,
+    histogram,
     moe_exchange,
     moe_gating,
     moe_permutation,

@@ -191,7 +191,7 @@ class Operator:
         self._record(values)
         memory = SharedMemory(self)
         values = [memory.enter(name, value) for name, value in zip(self.names, values, strict=True)]
-        with _plain_torch():
+        with plain_torch():
             return memory.leave(self.kernel(*values))
 
     def make_differentiable(self, rule: "Gradient") -> None:
@@ -272,7 +272,7 @@ class SharedMemory:
 
 
 @contextlib.contextmanager
-def _plain_torch():
+def plain_torch():
     """Kernels run without autograd, and the memory they allocate is the device's."""
     npu_device.enter_kernel()
     try:
