@@ -63,7 +63,9 @@ def expected(key: str, config: DictConfig, defaults: DictConfig) -> set[str]:
     seen = _kinds_of_value(key, defaults)
     if seen <= {"null"}:
         seen |= _kinds_of_value(key, config)
-    return set() if seen <= {"null"} else seen
+    if seen <= {"null"}:
+        return {"text", "null"} if key.endswith("path") else set()
+    return seen
 
 
 def _kinds_of_value(key: str, config: DictConfig) -> set[str]:

@@ -142,6 +142,7 @@ def test_an_unknown_recipe_names_the_nearest():
         ({"actor_rolout_ref": {"rollout": {"n": 2}}}, ["actor_rolout_ref", "actor_rollout_ref"]),
         ({"launch": {"node": 1}}, ["launch.node", "launch.nodes"]),
         ({"launch": {"nodes": "one"}}, ["launch.nodes", "expected a whole number", "'one'"]),
+        ({"custom_reward_function": {"path": []}}, ["custom_reward_function.path", "expected text or null", "a list"]),
         ({"launch": {"model": 5}}, ["launch.model", "expected a mapping", "5"]),
         ({"custom_reward_function": {"reward_kwargs": 5}}, ["reward_kwargs", "expected a mapping", "5"]),
         ({"actor_rollout_ref": {"rollout": {"n": 2}}}, ["actor_rollout_ref.rollout.name", "???", "set it"]),
