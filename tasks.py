@@ -73,26 +73,38 @@ def weights(_, recipe=""):
 
 @command(name="list", default=True, help={"json": "one JSON document"})
 def recipes_list(_, json=False):
-    """List the recipes: name, matrix, hardware, purpose."""
+    """List the recipes: name, matrices, hardware, nodes, purpose."""
     from recipes import catalogue
 
     return catalogue.show_all(as_json=json)
 
 
-@command(name="show", positional=["recipe"], help={"recipe": "name of a recipe"})
-def recipes_show(_, recipe):
+@command(
+    name="show",
+    positional=["recipe"],
+    help={
+        "recipe": "name of a recipe",
+        "matrix": "version matrix, else the recipe's own",
+        "changed": "only what differs from verl's defaults, a key a line",
+    },
+)
+def recipes_show(_, recipe, matrix=None, changed=False):
     """Print the composed configuration of a recipe."""
     from recipes import catalogue
 
-    return catalogue.show(recipe)
+    return catalogue.show(recipe, matrix, changed)
 
 
-@command(name="diff", positional=["first", "second"], help={"first": "a recipe", "second": "another"})
-def recipes_diff(_, first, second):
+@command(
+    name="diff",
+    positional=["first", "second"],
+    help={"first": "a recipe", "second": "another", "matrix": "version matrix, else the recipes' own"},
+)
+def recipes_diff(_, first, second, matrix=None):
     """Print the keys in which two recipes differ."""
     from recipes import catalogue
 
-    return catalogue.show_difference(first, second)
+    return catalogue.show_difference(first, second, matrix)
 
 
 @command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})

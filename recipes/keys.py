@@ -1,7 +1,7 @@
 """The keys of a composed config: listing them, finding the nearest to a mistyped one, and those verl does not know."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -10,6 +10,7 @@ from recipes import kinds
 # Subtrees that take keys which their defaults do not list, and what reads them.
 OPEN = {
     "launch.env": "environment variables of the run",
+    "launch.rollout": "what recipes/stack writes where a matrix's verl reads it",
     "launch.model": "arguments of the toy model's config class",
     "launch.data": "arguments of the toy dataset",
     "ray_kwargs.ray_init": "arguments of ray.init",
@@ -34,6 +35,7 @@ LAUNCH = {
     "model": {"mapping"},
     "data": {"mapping"},
     "env": {"mapping"},
+    "rollout": {"mapping"},
 }
 
 
@@ -76,12 +78,17 @@ def is_open(key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in OPEN)
 
 
-def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
-    """What a recipe's file says that verl does not know, or with a value of the wrong type; a message each."""
+def faults(
+    config: DictConfig, defaults: DictConfig, types: Mapping[str, str], added: Iterable[str] = ()
+) -> Iterator[str]:
+    """What a recipe's file says that verl does not know, or with a value of the wrong type; a message each.
+
+    `defaults` is verl's config without a recipe, `types` the annotations of its keys, `added` what else is read.
+    """
     known, given = flatten(defaults), flatten(config)
     reported: list[str] = []
     for key, value in given.items():
-        if key == "launch" or is_open(key) or any(key.startswith(parent + ".") for parent in reported):
+        if key == "launch" or key in added or is_open(key) or any(key.startswith(parent + ".") for parent in reported):
             continue
         if key.startswith("launch."):
             fault = _launch_fault(key, value)
@@ -90,7 +97,7 @@ def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
         elif value == known[key] or isinstance(value, dict):
             fault = None
         else:
-            fault = kinds.fault(key, value, defaults, defaults)
+            fault = kinds.fault(key, value, defaults, defaults, types)
         if fault:
             reported.append(key)
             yield fault

@@ -1,6 +1,6 @@
 """Which configuration keys verl, MindSpeed and Megatron have at each matrix's commits, with types, defaults, choices.
 
-    load("verl", "performance")["actor_rollout_ref.rollout.n"]   # Field(type='int', default=1, choices=None, listed=True)
+    load("verl", "performance")["actor_rollout_ref.rollout.n"]    # Field(type='int', default=1, choices=None, ...)
 
 The data beside this module is generated, see `generate.py`; no upstream source is needed to read it.
 """
