@@ -1,8 +1,11 @@
 """The annotated fields of dataclasses, read from source text: name, annotation, default, inherited ones first."""
 
 import ast
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+OPERATORS = {ast.Mult: operator.mul, ast.Pow: operator.pow}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ def value(expression: ast.expr | None) -> object:
     if isinstance(expression, ast.Call) and _last_name(expression.func) == "field":
         given = {keyword.arg: keyword.value for keyword in expression.keywords}
         return value(given["default"]) if "default" in given else _made(given.get("default_factory"))
+    return literal(expression)
+
+
+def literal(expression: ast.expr) -> object:
+    """The value of a literal, also of products and powers of numbers (`10 * 1024`, `2**32`); else the text."""
+    if isinstance(expression, ast.BinOp) and type(expression.op) in OPERATORS:
+        left, right = literal(expression.left), literal(expression.right)
+        if isinstance(left, int) and isinstance(right, int):
+            return OPERATORS[type(expression.op)](left, right)
     try:
         found = ast.literal_eval(expression)
     except ValueError:

@@ -7,6 +7,8 @@ names, types or choices. What a feature registers as `--a-b` is read as `a_b`.
 import ast
 from collections.abc import Iterator
 
+from recipes.schema import classes
+
 COMPONENT = "mindspeed"
 FOLDER = "mindspeed/features_manager"
 ENTRY = f"{FOLDER}/__init__.py"
@@ -61,11 +63,11 @@ def _entry(given: dict[str, ast.expr]) -> dict:
     action = given["action"].value if "action" in given else ""
     kind, default = ACTIONS.get(action, (ast.unparse(given["type"]) if "type" in given else "str", None))
     if "default" in given:
-        default = _literal(given["default"])
+        default = classes.literal(given["default"])
     if "nargs" in given and given["nargs"].value != "?":
         kind = f"list[{kind}]"
     entry = {"type": kind, "default": default}
-    return entry | ({"choices": _literal(given["choices"])} if "choices" in given else {})
+    return entry | ({"choices": classes.literal(given["choices"])} if "choices" in given else {})
 
 
 def _added_choices(feature: ast.ClassDef) -> Iterator[tuple[str, object]]:
@@ -93,17 +95,6 @@ def _calls(feature: ast.ClassDef, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(feature):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node
-
-
-def _literal(node: ast.expr) -> object:
-    """The value of a literal or of a product of numbers (`10 * 1024`); else the expression's text."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _literal(node.left), _literal(node.right)
-        return left * right if isinstance(left, int) and isinstance(right, int) else ast.unparse(node)
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
 
 
 def _is_text(node: ast.expr) -> bool:

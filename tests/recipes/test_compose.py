@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from errors import UserError
 from recipes import keys
-from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults
+from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults, verl_types
 
 
 def refusal(recipe, *settings) -> str:
@@ -159,4 +159,4 @@ def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts
 
 
 def test_verls_own_config_has_no_fault_against_itself():
-    assert list(keys.faults(verl_defaults(), verl_defaults())) == []
+    assert list(keys.faults(verl_defaults(), verl_defaults(), verl_types())) == []
