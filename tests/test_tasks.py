@@ -72,7 +72,7 @@ def test_a_user_s_mistake_is_one_message(arguments, code, message, tmp_path):
 def test_recipes_as_json():
     rows = json.loads(invoke("recipes", "--json").stdout)
     smoke = next(row for row in rows if row["recipe"] == "smoke")
-    assert smoke["matrix"] == "cpu" and smoke["hardware"] == "emulated" and smoke["purpose"]
+    assert smoke["matrices"] == ["cpu"] and smoke["hardware"] == "emulated" and smoke["purpose"]
 
 
 def test_a_recipe_is_shown_as_verl_will_read_it(tmp_path):
