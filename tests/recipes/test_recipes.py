@@ -278,3 +278,16 @@ def test_verls_own_entry_composes_a_recipe_without_the_launcher():
     assert done.returncode == 0, done.stderr
     printed = done.stdout[done.stdout.index("actor_rollout_ref:") :]
     assert OmegaConf.create(printed) == compose(TUNED).config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRODUCTION)
+def test_verls_own_validation_accepts_a_recipe(name):
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = resolved(name, "performance")
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    validate_config(config=config, use_reference_policy=True, use_critic=False)
+    assert rollout.engine_kwargs["vllm"]["compilation_config"]["cudagraph_capture_sizes"][-1] == rollout.max_num_seqs
+    assert actor.megatron.context_parallel_size == actor.megatron.override_transformer_config["context_parallel_size"]
