@@ -55,6 +55,23 @@ def train(_, recipe="", matrix=None, nodes=0, set=None, dry_run=False, rehearse=
     return train(Order(recipe, matrix, nodes, set, run_dir, rehearse, root), dry_run=dry_run)
 
 
+@command(
+    iterable=["set"],
+    help={
+        "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
+        "matrix": "version matrix, else the recipe's own",
+        "nodes": "number of machines, else the recipe's own; also says which numbers fit",
+        "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
+        "json": "one JSON document",
+    },
+)
+def lint(_, recipe="", matrix=None, nodes=0, set=None, json=False):
+    """Judge a recipe without running it: sizes, keys, switches, environment, memory."""
+    from recipes.lint import report
+
+    return report.run(recipe, matrix, nodes, set, json)
+
+
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
@@ -149,5 +166,5 @@ def bench(_, recipe="smoke", steps=10, rounds=7):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, data, weights, lock, test, bench)
+namespace = Collection(train, lint, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff))

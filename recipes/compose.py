@@ -59,6 +59,17 @@ def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) 
     `matrix` instead of the recipe's own chooses the option of that name of its stack group. Raises UserError for an
     unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
     """
+    recipe, found = judge(name, settings, matrix)
+    if found:
+        raise UserError("\n".join(found))
+    return recipe
+
+
+def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> tuple[Recipe, list[str]]:
+    """Like `compose`, but mistakes that leave a config (unknown keys, values of a wrong kind) come beside it.
+
+    With a mistake in a setting the config is the recipe's without any.
+    """
     os.environ.setdefault("ASCEND_RL_HOME", str(HOME))  # recipes place their files with it
     file = find(name)
     written = _defaults_list(file)
@@ -67,12 +78,10 @@ def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) 
     plain = _compose(file.parent, file.stem, chosen, stack)
     defaults, types = verl_defaults(chosen), verl_types(chosen)
     found = [f"{file}: {fault}" for fault in keys.faults(plain, defaults, types, ADDED.get(chosen, ()))]
-    found += overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
-    if found:
-        raise UserError("\n".join(found))
+    refused = overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
     own = [setting for setting in settings if not setting.startswith(f"{STACK}=")]
-    config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own else plain
-    return Recipe(file.stem, file, config, chosen)
+    config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own and not refused else plain
+    return Recipe(file.stem, file, config, chosen), found + refused
 
 
 def names() -> list[str]:
