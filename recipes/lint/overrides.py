@@ -1,8 +1,8 @@
 """`override_transformer_config`: keys that nobody knows, values of the wrong kind, switches that do nothing.
 
 verl hands the dict to MindSpeed's repatch, which sets every key as an attribute unchecked
-(mindspeed/megatron_adaptor.py:61-67), and to TransformerConfig, from which unknown names are dropped with a warning (verl 21271aa,
-models/mcore/config_converter.py:147-157). So a typo is accepted by both, at both of their commits.
+(mindspeed/megatron_adaptor.py:61-67), and to TransformerConfig, from which unknown names are dropped with a warning
+(verl 21271aa, models/mcore/config_converter.py:147-157). So a typo is accepted by both, at both of their commits.
 """
 
 import difflib

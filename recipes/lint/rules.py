@@ -1,6 +1,18 @@
 """The table of rules. What a rule looks at, and where in the sources it comes from, is its function's docstring."""
 
-from recipes.lint import batches, conflicts, environment, layout, lengths, overrides
+from recipes.lint import (
+    batches,
+    conflicts,
+    environment,
+    experts,
+    ignored,
+    layout,
+    lengths,
+    memory,
+    overrides,
+    rollout,
+    upstream,
+)
 from recipes.lint.rule import COMMERCIAL, NEWER, NPU, PERFORMANCE, Rule
 
 SIZES = (
@@ -72,4 +84,66 @@ ENVIRONMENT = (
     Rule("environment.affinity", environment.shared_affinity, "I4", "warn", NPU),
 )
 
-RULES = (*SIZES, *OVERRIDES, *ENVIRONMENT)
+IGNORED = (
+    Rule("ignored.no-effect", ignored.idle, "S10", "warn"),
+    Rule("ignored.replaced", ignored.replaced, "E1", "warn"),
+    Rule("ignored.harmless", ignored.harmless, "F14", "note"),
+)
+
+ROLLOUT = (
+    Rule("rollout.capture-sizes", rollout.capture_sizes, "G2", "warn", NPU),
+    Rule("rollout.no-streams", rollout.no_budget, "G2", matrices=NPU),
+    Rule("rollout.sizes-are-numbers", rollout.sizes_are_numbers, "G2", matrices=NEWER),
+    Rule("rollout.sizes-reach", rollout.sizes_reach, "G2", "warn", (PERFORMANCE,)),
+    Rule("rollout.full-decode-only", rollout.full_decode_only, "G2", "warn", NEWER),
+    Rule("rollout.graph-mode", rollout.graph_mode, "S11", matrices=NEWER),
+    Rule("rollout.torchair", rollout.torchair, "S11", matrices=NEWER),
+    Rule("rollout.shared-experts", rollout.shared_experts, "S12", "warn", NEWER),
+    Rule("rollout.block-size", rollout.block_size, "F3", "warn", NEWER),
+    Rule("rollout.other-scheduler", rollout.other_scheduler, "F8", "warn", NEWER),
+    Rule("rollout.scheduler", rollout.scheduler_config, "F8", matrices=NEWER),
+    Rule("rollout.explicit-scheduler", rollout.explicit_scheduler, "F8", "warn", (PERFORMANCE,)),
+    Rule("rollout.unknown-key", rollout.unknown_additional, "E1", matrices=NEWER),
+    Rule("rollout.split-heads", rollout.split_heads, "S12", matrices=NEWER),
+    Rule("rollout.quantization", rollout.quantization, "E7", matrices=NEWER),
+    Rule("rollout.dense-experts", rollout.dense_experts, "S12"),
+    Rule("rollout.data-type", rollout.data_type, "E7", matrices=NPU),
+    Rule("rollout.duplicates", rollout.duplicate_generation, "S12", matrices=NEWER),
+    Rule("rollout.async", rollout.asynchronous, "F9", matrices=NEWER),
+    Rule("rollout.plugin-argument", rollout.plugin_collision, "E1", matrices=(COMMERCIAL,)),
+    Rule("rollout.argument-twice", rollout.passed_twice, "E1", matrices=NEWER),
+    Rule("experts.world", experts.world, "E10", matrices=NPU),
+    Rule("experts.share", experts.share, "E10"),
+    Rule("experts.shape", experts.shape, "E10", matrices=NPU),
+    Rule("experts.buffer", experts.buffer, "E11", matrices=NPU),
+    Rule("experts.large", experts.large, "S12", "warn", NPU),
+)
+
+UPSTREAM = (
+    Rule("upstream.equal-samples", upstream.equal_samples, "F1", matrices=NEWER),
+    Rule("upstream.filtered-groups", upstream.filtered_groups, "S2"),
+    Rule("upstream.resume", upstream.resume, "F2", "warn", (PERFORMANCE,)),
+    Rule("upstream.prefix-cache", upstream.prefix_cache, "F3", matrices=(PERFORMANCE,)),
+    Rule("upstream.dummy-compile", upstream.dummy_compile, "F4", "warn", NPU),
+    Rule("upstream.gathered-experts", upstream.gathered_experts, "F7", matrices=NEWER),
+    Rule("upstream.guessed-layout", upstream.guessed_layout, "F10", matrices=NEWER),
+    Rule("upstream.first-rank-metrics", upstream.first_rank_metrics, "F15", "note", (COMMERCIAL,)),
+    Rule("upstream.masked-ids", upstream.masked_ids, "F18", "note", NEWER),
+    Rule("upstream.logged-entropy", upstream.logged_entropy, "F22", "note", NPU),
+    Rule("upstream.implied-expert-tp", upstream.implied_expert_tp, "F24", "note", NPU),
+)
+
+MEMORY = (
+    Rule("memory.update", memory.update, "D9", layout=True),
+    Rule("memory.log-prob", memory.log_prob, "S10", layout=True),
+    Rule("memory.rollout", memory.rollout, "F23"),
+    Rule("memory.utilization", memory.utilization, "D1", matrices=NPU),
+    Rule("memory.sleep", memory.sleep, "D1", matrices=NPU),
+    Rule("memory.update-near", memory.update_near, "D9", "warn", NPU),
+    Rule("memory.rollout-near", memory.rollout_near, "I2", "warn", NPU),
+    Rule("memory.host", memory.host, "F26", "note", NPU),
+    Rule("memory.terms", memory.terms_of, "D9", "note", NPU),
+)
+
+# F1 first: it costs everything and says nothing.
+RULES = (*UPSTREAM, *SIZES, *OVERRIDES, *ENVIRONMENT, *ROLLOUT, *IGNORED, *MEMORY)
