@@ -59,16 +59,16 @@ def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) 
     `matrix` instead of the recipe's own chooses the option of that name of its stack group. Raises UserError for an
     unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
     """
-    recipe, found = judge(name, settings, matrix)
-    if found:
-        raise UserError("\n".join(found))
+    recipe, found, refused = judge(name, settings, matrix)
+    if found or refused:
+        raise UserError("\n".join([*found, *refused]))
     return recipe
 
 
-def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> tuple[Recipe, list[str]]:
-    """Like `compose`, but mistakes that leave a config (unknown keys, values of a wrong kind) come beside it.
+def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> tuple[Recipe, list[str], list[str]]:
+    """Like `compose`, but mistakes that leave a config come beside it: the file's, then those of the settings.
 
-    With a mistake in a setting the config is the recipe's without any.
+    They are unknown keys and values of a wrong kind. With a refused setting the config is the recipe's without any.
     """
     os.environ.setdefault("ASCEND_RL_HOME", str(HOME))  # recipes place their files with it
     file = find(name)
@@ -81,7 +81,7 @@ def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) ->
     refused = overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
     own = [setting for setting in settings if not setting.startswith(f"{STACK}=")]
     config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own and not refused else plain
-    return Recipe(file.stem, file, config, chosen), found + refused
+    return Recipe(file.stem, file, config, chosen), found, refused
 
 
 def names() -> list[str]:
@@ -235,6 +235,6 @@ def _errors(file: Path) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         line = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
         raise UserError(f"{line}: expected YAML, found: {error.problem}; correct the file") from error
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, UnicodeError, RecursionError) as error:
         first = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(f"{file}: expected a config that Hydra can compose, found: {first}") from error

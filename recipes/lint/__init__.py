@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checks.findings import Finding, worst_first
-from recipes.compose import Recipe, judge, verl_defaults
+from errors import UserError
+from recipes.compose import PARENT, Recipe, judge, verl_defaults
 from recipes.lint.facts import Facts, gather
 from recipes.lint.nearest import advised, legal_nodes
 from recipes.lint.rules import RULES
@@ -40,8 +41,12 @@ def read(
 ) -> tuple[Facts, Recipe, list[Finding]]:
     """A recipe's facts, and what composing it already brought to light."""
     own = [*settings, *([f"trainer.nnodes={nodes}"] if nodes else [])]
-    recipe, faults = judge(name, own, matrix)
+    recipe, faults, refused = judge(name, own, matrix)
+    if refused:
+        raise UserError("\n".join(refused))
     facts = gather(recipe.config, recipe.matrix, verl_defaults(recipe.matrix))
+    if "actor_rollout_ref" not in facts.values:
+        faults.append(f"{recipe.file}: defaults: expected {PARENT} or another recipe to inherit from, found none")
     return facts, recipe, [_key_finding(fault) for fault in faults]
 
 

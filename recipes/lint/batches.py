@@ -174,7 +174,7 @@ def log_prob_micro(facts: Facts) -> Iterator[Fault]:
         if needed and facts.get(whole) is None and facts.get(per_gpu) is None:
             yield Fault(per_gpu, f"{per_gpu}: expected a number, found null", "set it to 1")
         elif not dynamic and facts.get(whole) is not None and facts.get(per_gpu) is not None:
-            yield Fault(whole, f"{whole}: expected null beside {per_gpu}, found {facts.get(whole)}", "set it to null")
+            yield Fault(whole, f"{whole}: expected null beside {per_gpu}, found {facts.shown(whole)}", "set it to null")
 
 
 def agent_workers(facts: Facts) -> Iterator[Fault]:
@@ -195,7 +195,7 @@ def load_weight(facts: Facts) -> Iterator[Fault]:
     """Actor and reference both load weights (verl 21271aa, workers/megatron_workers.py:358; 796871d: 315)."""
     actor, ref = f"{ACTOR}.load_weight", f"{REF}.load_weight"
     if facts.has_reference and facts.is_on(ref) and not facts.is_on(actor):
-        yield Fault(ref, f"{ref}: expected {actor}'s {facts.get(actor)}, found true", "set both to true")
+        yield Fault(ref, f"{ref}: expected {actor}'s {facts.shown(actor)}, found true", "set both to true")
 
 
 def temperature(facts: Facts) -> Iterator[Fault]:

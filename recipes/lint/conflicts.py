@@ -5,6 +5,7 @@ transformer_config_post_init_wrapper), so these stop the run while the model is 
 All files are below mindspeed/features_manager at 35da6ac.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -282,22 +283,22 @@ def mindspeed(facts: Facts) -> Iterator[Fault]:
             yield _fault(first, f"expected {second} beside {first}, found it off", source)
     for demand in DEMANDS:
         if demand.broken(arguments):
-            found = f"{demand.subject}={arguments.get(demand.subject)!r}"
+            found = f"{demand.subject}={json.dumps(arguments.get(demand.subject), default=str)}"
             yield _fault(demand.subject, f"{found}: {demand.message}", demand.source)
 
 
 def recompute(facts: Facts) -> Iterator[Fault]:
     """What goes together in recomputation (core_v0.12.1, core/transformer/transformer_config.py:684-715)."""
-    given = facts.below(OVERRIDE)
+    given, written = facts.below(OVERRIDE), f"{OVERRIDE}.recompute_method"
     granularity, method = given.get("recompute_granularity"), given.get("recompute_method")
     layers = given.get("recompute_num_layers")
     if granularity is None:
         return
     key = f"{OVERRIDE}.recompute_granularity"
     if granularity not in ("full", "selective"):
-        yield Fault(key, f"{key}: expected full or selective, found {granularity!r}", "use full")
+        yield Fault(key, f"{key}: expected full or selective, found {facts.shown(key)}", "use full")
     elif method not in ("block", "uniform") and (method is not None or granularity == "full"):
-        yield Fault(key, f"recompute_method: expected block or uniform, found {method!r}", "use uniform")
+        yield Fault(key, f"recompute_method: expected block or uniform, found {facts.shown(written)}", "use uniform")
     elif granularity == "full" and layers is None:
         yield Fault(key, "recompute_num_layers: expected a number with full, found null", "set it to 1")
     elif granularity == "selective" and layers is not None:

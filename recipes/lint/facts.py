@@ -4,6 +4,7 @@ Everything is typed on the way out: a rule asks for a size and gets a whole numb
 recipe has something else there (which `keys.type` and `sizes.positive` report).
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,10 @@ class Facts:
     def get(self, key: str, default: object = None) -> object:
         """Any value; `default` where the key is not there."""
         return self.values.get(key, default)
+
+    def shown(self, key: str) -> str:
+        """A value as a recipe writes it, for messages; `none` where the key is not there."""
+        return json.dumps(self.values[key], default=str, ensure_ascii=False) if key in self.values else "none"
 
     def size(self, name: str) -> int | None:
         """A size by its short name (see SIZES) or its key: at least 1, else None."""

@@ -125,7 +125,7 @@ def harmless(facts: Facts) -> Iterator[Fault]:
 def _idle(facts: Facts, table: tuple[Idle, ...]) -> Iterator[Fault]:
     for row in table:
         if facts.matrix in row.matrices and row.idle(facts):
-            yield Fault(row.key, f"{row.key}: no effect: {row.why}; found {facts.get(row.key)!r}", row.remedy)
+            yield Fault(row.key, f"{row.key}: no effect: {row.why}; found {facts.shown(row.key)}", row.remedy)
 
 
 def replaced(facts: Facts) -> Iterator[Fault]:

@@ -212,7 +212,8 @@ def reference(facts: Facts) -> Iterator[Fault]:
         if own != actors and not (name == "etp" and own in (None, "None")) and _is_own(facts, key):
             yield Fault(
                 key,
-                f"{key}: expected the actor's {actors}, whose groups the reference model runs in, found {own}",
+                f"{key}: expected the actor's {facts.shown(SIZES[name])}, in whose groups it runs, "
+                f"found {facts.shown(key)}",
                 f"write ${{{SIZES[name]}}}",
             )
 
@@ -233,6 +234,6 @@ def override_sizes(facts: Facts) -> Iterator[Fault]:
         if key in facts.values and facts.get(key) != facts.get(SIZES[name]):
             yield Fault(
                 key,
-                f"{key}: expected the actor's {facts.get(SIZES[name])}, found {facts.get(key)}",
+                f"{key}: expected the actor's {facts.shown(SIZES[name])}, found {facts.shown(key)}",
                 "leave it out: verl fills it in from its own key",
             )

@@ -125,7 +125,7 @@ def pipeline_key(facts: Facts) -> Iterator[Fault]:
     if (facts.size(key) or 1) >= 2:
         yield Fault(
             key,
-            f"{key}: expected none, found {facts.get(key)}: MindSpeed then asks for megatron.training",
+            f"{key}: expected none, found {facts.shown(key)}: MindSpeed then asks for megatron.training",
             "leave it out (pp of the actor is enough), or apply the patch mindspeed/p2p-guard",
         )
 
@@ -138,7 +138,7 @@ def flash_attention(facts: Facts) -> Iterator[Fault]:
     """
     key = f"{OVERRIDE}.use_flash_attn"
     if facts.get(key) is not True:
-        yield Fault(key, f"{key}: expected true, found {facts.get(key, 'none')}", "set it to true")
+        yield Fault(key, f"{key}: expected true, found {facts.shown(key)}", "set it to true")
 
 
 def grouped_experts(facts: Facts) -> Iterator[Fault]:
@@ -149,9 +149,7 @@ def grouped_experts(facts: Facts) -> Iterator[Fault]:
     """
     key = f"{OVERRIDE}.moe_grouped_gemm"
     if facts.model and facts.model.experts and facts.get(key) is not True:
-        yield Fault(
-            key, f"{key}: expected true, found {facts.get(key, 'none')}: the experts' SwiGLU is not fused", "set it"
-        )
+        yield Fault(key, f"{key}: expected true, found {facts.shown(key)}: the experts' SwiGLU is not fused", "set it")
 
 
 def on_reference(facts: Facts) -> Iterator[Fault]:

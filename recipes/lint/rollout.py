@@ -132,7 +132,7 @@ def graph_mode(facts: Facts) -> Iterator[Fault]:
     if not facts.graphs:
         return
     if mode(facts) not in (None, "PIECEWISE", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"):
-        yield Fault(key, f"{key}: expected PIECEWISE, found {facts.get(key)!r}, with which it runs eagerly", "use it")
+        yield Fault(key, f"{key}: expected PIECEWISE, found {facts.shown(key)}, with which it runs eagerly", "use it")
     elif level in (1, 2):
         key = f"{COMPILATION}.level"
         yield Fault(key, f"{key}: expected 3, found {level}, with which it runs eagerly", "remove it")
@@ -167,7 +167,7 @@ def block_size(facts: Facts) -> Iterator[Fault]:
     key = f"{ENGINE}.block_size"
     if facts.is_on(f"{ROLLOUT}.enable_prefix_caching") and facts.size(key) not in (None, 128):
         yield Fault(
-            key, f"{key}: expected 128 with prefix caching, found {facts.get(key)}, which becomes 128", "remove it"
+            key, f"{key}: expected 128 with prefix caching, found {facts.shown(key)}, which becomes 128", "remove it"
         )
 
 
@@ -184,7 +184,7 @@ def other_scheduler(facts: Facts) -> Iterator[Fault]:
         if given and not facts.is_on(f"{SCHEDULER}.enabled"):
             yield Fault(
                 key,
-                f"{key}: {facts.get(key)!r} switches the Ascend scheduler off and chunked prefill on, without a word",
+                f"{key}: {facts.shown(key)} switches the Ascend scheduler off and chunked prefill on, without a word",
                 f"remove it, or set {SCHEDULER}.enabled",
             )
 
@@ -221,7 +221,7 @@ def split_heads(facts: Facts) -> Iterator[Fault]:
     for name in ("lmhead_tensor_parallel_size", "oproj_tensor_parallel_size"):
         key, tp = f"{ADDITIONAL}.{name}", facts.size("rollout_tp")
         if facts.get(key) is not None and tp and tp > 1:
-            yield Fault(key, f"{key}: expected none at tp {tp}, found {facts.get(key)}: AssertionError", "remove it")
+            yield Fault(key, f"{key}: expected none at tp {tp}, found {facts.shown(key)}: AssertionError", "remove it")
         elif facts.get(key) is not None and name.startswith("oproj"):
             yield Fault(key, f"{key}: expected none outside of prefill-decode disaggregation, found one", "remove it")
 
@@ -230,7 +230,7 @@ def quantization(facts: Facts) -> Iterator[Fault]:
     """No quantization but Ascend's, which needs a file of its own (R17: platform.py:56)."""
     key = f"{ENGINE}.quantization"
     if facts.get(key) not in (None, "ascend"):
-        yield Fault(key, f"{key}: expected none or ascend, found {facts.get(key)!r}", "remove it")
+        yield Fault(key, f"{key}: expected none or ascend, found {facts.shown(key)}", "remove it")
 
 
 def dense_experts(facts: Facts) -> Iterator[Fault]:
@@ -247,7 +247,7 @@ def data_type(facts: Facts) -> Iterator[Fault]:
     """bfloat16 or float16: float32 passes here and fails at the splitfuse mask later (R18)."""
     key = f"{ROLLOUT}.dtype"
     if facts.get(key) not in ("bfloat16", "float16", "half", "auto"):
-        yield Fault(key, f"{key}: expected bfloat16 or float16, found {facts.get(key)!r}", "set it to bfloat16")
+        yield Fault(key, f"{key}: expected bfloat16 or float16, found {facts.shown(key)}", "set it to bfloat16")
 
 
 def duplicate_generation(facts: Facts) -> Iterator[Fault]:
@@ -288,9 +288,7 @@ def explicit_scheduler(facts: Facts) -> Iterator[Fault]:
     """
     key = f"{SCHEDULER}.enabled"
     if facts.get(key) is not True:
-        yield Fault(
-            key, f"{key}: expected true, found {facts.get(key, 'none')}: workers and driver may disagree", "set it"
-        )
+        yield Fault(key, f"{key}: expected true, found {facts.shown(key)}: workers and driver may disagree", "set it")
 
 
 def plugin_collision(facts: Facts) -> Iterator[Fault]:
