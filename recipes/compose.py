@@ -125,8 +125,10 @@ def verl_defaults(matrix: str = INSTALLED) -> DictConfig:
 
 @cache
 def verl_types(matrix: str = INSTALLED) -> dict[str, str]:
-    """The annotation of each of verl's keys that has one."""
-    return {key: field.type for key, field in schema.load("verl", matrix).items() if field.type}
+    """The annotation of each of verl's keys that has one, and of Megatron's fields where verl takes them."""
+    override = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    fields = {f"{override}.{name}": field for name, field in schema.load("megatron", matrix).items()}
+    return {key: field.type for key, field in {**fields, **schema.load("verl", matrix)}.items() if field.type}
 
 
 @cache

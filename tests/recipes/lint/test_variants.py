@@ -176,3 +176,8 @@ def test_rules_have_ids_of_their_own_and_say_where_they_come_from():
     assert len({rule.id for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert rule.check.__doc__
+
+
+def test_a_field_of_megatron_takes_what_megatron_declares():
+    _, _, faults = read(SMALL, P, settings=[f"{T}.num_layers_in_first_pipeline_stage=null"])
+    assert not faults
