@@ -58,45 +58,65 @@ def real_code(command: str, cases: list) -> list:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+# What a layout that fits is changed in: each value may break something, or nothing.
+CHANGES = {
+    "trainer.n_gpus_per_node": range(1, 49),
+    "data.train_batch_size": (6, 7, 12, 24, 36, 60),
+    SIZES["samples"]: (1, 2, 3, 5, 6),
+    SIZES["mini"]: (1, 2, 3, 5, 8, 24, 48),
+    SIZES["micro"]: (2, 3, 4, 5, 8, None),
+    SIZES["tp"]: (1, 2, 3, 4, 5),
+    SIZES["pp"]: (1, 2, 3, 4, 5),
+    SIZES["cp"]: (1, 2, 3),
+    SIZES["ep"]: (1, 2, 4, 8),
+    SIZES["etp"]: (1, 2, 3, 4, None),
+    SIZES["vpp"]: (2, 3, 4),
+    SIZES["first"]: (1, 2, 3, 4, 5),
+    SIZES["last"]: (1, 2, 3, 4, 5),
+    "trainer.balance_batch": (False,),
+    f"{ACTOR}.use_dynamic_bsz": (False,),
+    f"{ACTOR}.ppo_max_token_len_per_gpu": (16, 24, 40, 48, 64),
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": (None,),
+    f"{ROLLOUT}.pipeline_model_parallel_size": (2,),
+    f"{ROLLOUT}.expert_parallel_size": (2,),
+    f"{ROLLOUT}.temperature": (0,),
+}
+
+
 def layout(chance: random.Random) -> dict:
-    """A layout and a batch; about half of the layouts fit together."""
-    tp, pp, cp = chance.choice([1, 1, 2, 3, 4, 5]), chance.choice([1, 1, 2, 3, 4, 5]), chance.choice([1, 1, 2])
-    devices = tp * pp * cp * chance.choice([1, 2, 3, 4]) if chance.random() < 0.8 else chance.randint(1, 48)
-    ep, etp = chance.choice([1, 1, 2, 4]), chance.choice([1, 1, 2, None])
-    n, prompts = chance.choice([1, 2, 4, 8]), chance.choice([devices, 2 * devices, 12, 16, 24])
-    dynamic = chance.random() < 0.5
+    """A layout and a batch that fit together, changed in up to three places."""
+    tp, pp, cp, dp = (chance.choice(sizes) for sizes in ((1, 2, 3, 4), (1, 2, 3, 4), (1, 1, 2), (1, 2, 3, 4)))
+    devices = tp * pp * cp * dp
+    splits = [(ep, etp) for ep in (1, 2, 4) for etp in (1, 2, 3, 4, None) if devices % (ep * (etp or tp) * pp) == 0]
+    ep, etp = chance.choice(splits)
+    prompts = devices * chance.choice([1, 2])
     values = {
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": devices,
-        "trainer.balance_batch": chance.random() < 0.7,
         "data.train_batch_size": prompts,
-        SIZES["samples"]: n,
-        SIZES["mini"]: chance.choice([prompts, prompts, max(1, prompts // 2), max(1, prompts // 3), prompts + 4]),
-        SIZES["micro"]: chance.choice([1, 1, 2, 4, None])
-        if dynamic or chance.random() < 0.2
-        else chance.choice([1, 2]),
+        SIZES["samples"]: chance.choice([1, 2, 4]),
+        SIZES["mini"]: chance.choice([prompts, devices]),
+        SIZES["micro"]: 1,
         SIZES["tp"]: tp,
         SIZES["pp"]: pp,
         SIZES["cp"]: cp,
         SIZES["ep"]: ep,
         SIZES["etp"]: etp,
-        SIZES["vpp"]: chance.choice([None] * 9 + [2]),
-        SIZES["first"]: chance.choice([None] * 6 + [3, 4]),
-        SIZES["last"]: chance.choice([None] * 6 + [3, 5]),
-        f"{ACTOR}.use_dynamic_bsz": dynamic,
-        f"{ACTOR}.ppo_max_token_len_per_gpu": chance.choice([16, 24, 48, 64, 1024]),
+        SIZES["vpp"]: None,
+        SIZES["first"]: None,
+        SIZES["last"]: None,
+        "trainer.balance_batch": chance.random() < 0.5,
+        f"{ACTOR}.use_dynamic_bsz": chance.random() < 0.5,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": 1024,
         f"{REF}.log_prob_use_dynamic_bsz": False,
         f"{ROLLOUT}.log_prob_use_dynamic_bsz": True,
         f"{ROLLOUT}.log_prob_max_token_len_per_gpu": 1024,
-        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": chance.choice([None, 8, 8, 8, 8]),
-        f"{ROLLOUT}.pipeline_model_parallel_size": chance.choice([1] * 19 + [2]),
-        f"{ROLLOUT}.expert_parallel_size": chance.choice([1] * 9 + [2]),
-        f"{ROLLOUT}.val_kwargs.do_sample": chance.random() < 0.3,
-        f"{ROLLOUT}.temperature": chance.choice([1.0] * 9 + [0]),
+        f"{ROLLOUT}.val_kwargs.do_sample": chance.random() < 0.5,
     }
-    sizes = {"devices": devices, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "model": asdict(TINY)}
-    stages = {name: values[SIZES[name]] for name in ("vpp", "first", "last")}
-    return {**sizes, **stages, "values": values}
+    for key in chance.sample(sorted(CHANGES), chance.choice([0, 1, 1, 1, 2, 2, 3])):
+        values[key] = chance.choice(CHANGES[key])
+    sizes = {name: values[SIZES[name]] for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "first", "last")}
+    return {"devices": values["trainer.n_gpus_per_node"], "model": asdict(TINY), **sizes, "values": values}
 
 
 def refused(facts: Facts, case: dict) -> set[str]:
