@@ -35,6 +35,23 @@ def train(_, recipe="", matrix=None, nodes=NODES, set=None, dry_run=False, rehea
     return train(Order(recipe, matrix, nodes, set, run_dir, rehearse, root), dry_run=dry_run)
 
 
+@command(
+    iterable=["set"],
+    help={
+        "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
+        "matrix": "version matrix, else the recipe's own",
+        "nodes": "number of machines, else the recipe's own; also says which numbers fit",
+        "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
+        "json": "one JSON document",
+    },
+)
+def lint(_, recipe="", matrix=None, nodes=0, set=None, json=False):
+    """Judge a recipe without running it: sizes, keys, switches, environment, memory."""
+    from recipes.lint import report
+
+    return report.run(recipe, matrix, nodes, set, json)
+
+
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
@@ -53,26 +70,38 @@ def weights(_, recipe=""):
 
 @command(name="list", default=True, help={"json": "one JSON document"})
 def recipes_list(_, json=False):
-    """List the recipes: name, matrix, hardware, purpose."""
+    """List the recipes: name, matrices, hardware, nodes, purpose."""
     from recipes import catalogue
 
     return catalogue.show_all(as_json=json)
 
 
-@command(name="show", positional=["recipe"], help={"recipe": "name of a recipe"})
-def recipes_show(_, recipe):
+@command(
+    name="show",
+    positional=["recipe"],
+    help={
+        "recipe": "name of a recipe",
+        "matrix": "version matrix, else the recipe's own",
+        "changed": "only what differs from verl's defaults, a key a line",
+    },
+)
+def recipes_show(_, recipe, matrix=None, changed=False):
     """Print the composed configuration of a recipe."""
     from recipes import catalogue
 
-    return catalogue.show(recipe)
+    return catalogue.show(recipe, matrix, changed)
 
 
-@command(name="diff", positional=["first", "second"], help={"first": "a recipe", "second": "another"})
-def recipes_diff(_, first, second):
+@command(
+    name="diff",
+    positional=["first", "second"],
+    help={"first": "a recipe", "second": "another", "matrix": "version matrix, else the recipes' own"},
+)
+def recipes_diff(_, first, second, matrix=None):
     """Print the keys in which two recipes differ."""
     from recipes import catalogue
 
-    return catalogue.show_difference(first, second)
+    return catalogue.show_difference(first, second, matrix)
 
 
 @command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})
@@ -116,5 +145,5 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, data, weights, lock, test, bench)
+namespace = Collection(train, lint, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff))

@@ -1,14 +1,16 @@
 """From a recipe's name to its composed config: what the file says over verl's own defaults, with `--set` applied.
 
 A recipe is a plain Hydra config that inherits from verl's `ppo_megatron_trainer`. It is composed here without importing
-verl (nor torch nor ray, which verl would bring): the folder of verl's configs is found by name and used as a file path.
+verl (nor torch nor ray, which verl would bring): for the cpu matrix the folder of the installed verl's configs is found
+by name and used as a file path; for the NPU matrices, whose verl need not be here, the recorded defaults of that commit
+(`recipes.schema`) stand in its place.
 """
 
 import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,17 +19,29 @@ from pathlib import Path
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError
-from recipes import keys, overrides
+from recipes import keys, overrides, schema
 
 FOLDER = Path(__file__).resolve().parent
 HOME = FOLDER.parent
 PARENT = "ppo_megatron_trainer"
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)  # a text that is a text in Hydra's grammar, too
+STACK = "stack"  # the group whose options are the matrices a recipe is for
+INSTALLED = "cpu"  # the matrix whose verl is the installed one
+DEFAULT = "performance"  # the matrix of a recipe that names none
+
+# Keys that the commercial matrix's verl gets from MindSpeed-RL 2.2.0's plugin (its vllm_rollout_spmd.py reads them).
+ADDED = {
+    "commercial": {
+        f"actor_rollout_ref.rollout.{name}"
+        for name in ("enable_expert_parallel", "dp_model_parallel_size", "enable_prefix_caching")
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -38,26 +52,45 @@ class Recipe:
     given: str  # how the user names it: `name`, or a file
     file: Path
     config: DictConfig  # interpolations unresolved, as verl will read them
+    matrix: str = INSTALLED  # over whose verl it was composed
 
 
-def compose(name: str, settings: Sequence[str] = ()) -> Recipe:
+def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> Recipe:
     """The recipe called `name` (or the file `name`, if it ends in .yaml) with `settings`, each a Hydra override.
 
-    Raises UserError for an unknown recipe and for all mistakes in the file or in the settings at once.
+    `matrix` instead of the recipe's own chooses the option of that name of its stack group. Raises UserError for an
+    unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
+    """
+    recipe, found, refused = judge(name, settings, matrix)
+    if found or refused:
+        raise UserError("\n".join([*found, *refused]))
+    return recipe
+
+
+def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> tuple[Recipe, list[str], list[str]]:
+    """Like `compose`, but mistakes that leave a config come beside it: the file's, then those of the settings.
+
+    They are unknown keys and values of a wrong kind. With a refused setting the config is the recipe's without any.
     """
     os.environ.setdefault("ASCEND_RL_HOME", str(HOME))  # recipes place their files with it
     file = find(name)
-    plain = _compose(file.parent, file.stem)
-    defaults = verl_defaults()
-    _refuse(
-        [f"{file}: {fault}" for fault in _file_faults(plain, defaults)] + overrides.faults(settings, plain, defaults)
-    )
-    config = _compose(file.parent, file.stem, settings) if settings else plain
-    _refuse([f"{file}: {fault}" for fault in keys.unresolved(config, defaults)])
-    return Recipe(file.stem, name, file, config)
+    written = _defaults_list(file)
+    chosen = matrix or _set_stack(settings) or written.matrix
+    stack = _stack_setting(file, written, chosen)
+    plain = _compose(file.parent, file.stem, chosen, stack)
+    defaults, types = verl_defaults(chosen), verl_types(chosen)
+    found = list(_file_faults(plain, defaults, types, ADDED.get(chosen, ())))
+    refused = overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
+    own = [setting for setting in settings if not setting.startswith(f"{STACK}=")]
+    config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own and not refused else plain
+    if not found and not refused:
+        found = list(keys.unresolved(config, defaults, types))
+    return Recipe(file.stem, name, file, config, chosen), [f"{file}: {fault}" for fault in found], refused
 
 
-def _file_faults(plain: DictConfig, defaults: DictConfig) -> Iterator[str]:
+def _file_faults(
+    plain: DictConfig, defaults: DictConfig, types: Mapping[str, str], added: Iterable[str]
+) -> Iterator[str]:
     absent = keys.missing(plain, defaults)
     if absent:
         yield (
@@ -65,12 +98,7 @@ def _file_faults(plain: DictConfig, defaults: DictConfig) -> Iterator[str]:
             f"with defaults: [{PARENT}, _self_]"
         )
     else:
-        yield from keys.faults(plain, defaults)
-
-
-def _refuse(faults: Sequence[str]) -> None:
-    if faults:
-        raise UserError("\n".join(faults))
+        yield from keys.faults(plain, defaults, types, added)
 
 
 def names() -> list[str]:
@@ -90,15 +118,39 @@ def find(name: str) -> Path:
     raise UserError(f"expected a recipe, found no file {file}; {hint}the recipes are: {', '.join(names())}")
 
 
+def matrices(name: str) -> list[str]:
+    """The matrices that a recipe is for, its own first."""
+    written = _defaults_list(find(name))
+    return sorted({written.matrix, *written.groups.get(STACK, ())}, key=lambda one: (one != written.matrix, one))
+
+
 @cache
-def verl_defaults() -> DictConfig:
-    """verl's own config for Megatron, as it is without any recipe."""
-    return _compose(verl_configs(), PARENT)
+def verl_defaults(matrix: str = INSTALLED) -> DictConfig:
+    """verl's own config for Megatron at a matrix's commit, as it is without any recipe."""
+    if matrix == INSTALLED:
+        return _compose(verl_configs(), PARENT, matrix)
+    tree: dict = {}
+    for key, field in schema.load("verl", matrix).items():
+        if field.listed:
+            *parents, last = key.split(".")
+            node = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = field.default
+    return OmegaConf.create(tree)
+
+
+@cache
+def verl_types(matrix: str = INSTALLED) -> dict[str, str]:
+    """The annotation of each of verl's keys that has one, and of Megatron's fields where verl takes them."""
+    override = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    fields = {f"{override}.{name}": field for name, field in schema.load("megatron", matrix).items()}
+    return {key: field.type for key, field in {**fields, **schema.load("verl", matrix)}.items() if field.type}
 
 
 @cache
 def verl_configs() -> Path:
-    """The folder of verl's Hydra configs. Looking verl up does not import it."""
+    """The folder of the installed verl's Hydra configs. Looking verl up does not import it."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.origin:
         raise UserError("expected verl in this Python environment, found none; run ./invokew, which installs it")
@@ -115,11 +167,88 @@ def _quoted(text: str) -> str:
     return QuotedString(text, Quote.single).with_quotes()
 
 
-def _compose(folder: Path, name: str, settings: Sequence[str] = ()) -> DictConfig:
+@dataclass(frozen=True)
+class _Written:
+    """What the defaults lists of a recipe and its parents say."""
+
+    matrix: str
+    groups: dict[str, list[str]]  # group and the options that there are
+
+
+def _defaults_list(file: Path) -> _Written:
+    """The matrix and groups of a recipe, parents included; empty where the file is no mapping (composing says so)."""
+    matrix, groups = None, {}
+    while file is not None and file.is_file():
+        with _errors(file):
+            loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = loaded if isinstance(loaded, dict) else {}
+        launch = content.get("launch")
+        own = launch.get("matrix") if isinstance(launch, dict) else None
+        parent = None
+        listed = content.get("defaults")
+        for entry in listed if isinstance(listed, list) else []:
+            if isinstance(entry, str) and entry not in ("_self_", PARENT):
+                parent = _beside(file, entry)
+            elif isinstance(entry, dict):
+                for group, option in entry.items():
+                    name = str(group).removeprefix("override ").strip("/ ")
+                    groups.setdefault(name, _options(file, name))
+                    own = own or (option if name == STACK else None)
+        matrix = matrix or own
+        file = parent
+    return _Written(
+        matrix if isinstance(matrix, str) else DEFAULT, {name: options for name, options in groups.items() if options}
+    )
+
+
+def _beside(file: Path, name: str) -> Path | None:
+    places = (folder / f"{name}.yaml" for folder in (file.parent, FOLDER))
+    return next((place for place in places if place.is_file() and place != file), None)
+
+
+def _options(file: Path, group: str) -> list[str]:
+    folders = (folder / group for folder in (file.parent, FOLDER))
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
+def _set_stack(settings: Sequence[str]) -> str | None:
+    """The matrix that the settings choose, `stack=NAME`."""
+    chosen = [setting.partition("=")[2] for setting in settings if setting.startswith(f"{STACK}=")]
+    return chosen[-1] if chosen else None
+
+
+def _stack_setting(file: Path, written: _Written, chosen: str) -> list[str]:
+    """The override that makes the recipe one for the chosen matrix."""
+    options = written.groups.get(STACK)
+    if not options:
+        if chosen != written.matrix:
+            raise UserError(f"{file}: expected the matrix {written.matrix}, for which this recipe is, found {chosen}")
+        return []
+    if chosen not in options:
+        raise UserError(f"{file}: expected one of the matrices {', '.join(options)}, found {chosen!r}")
+    return [f"{STACK}={chosen}"]
+
+
+def _compose(folder: Path, name: str, matrix: str, settings: Sequence[str] = ()) -> DictConfig:
+    parents = [verl_configs()] if matrix == INSTALLED else []
     # A search path given here replaces the file's own, whose pkg:// entry would import verl.
-    places = [_quoted(f"file://{path}") for path in dict.fromkeys((verl_configs(), FOLDER)) if path != folder]
-    with _errors(folder / f"{name}.yaml"), _initialized(folder):
+    places = [_quoted(f"file://{path}") for path in dict.fromkeys((*parents, FOLDER)) if path != folder]
+    with _errors(folder / f"{name}.yaml"), _recorded(matrix), _initialized(folder):
         return hydra_compose(name, overrides=[f"hydra.searchpath=[{','.join(places)}]", *settings])
+
+
+@contextmanager
+def _recorded(matrix: str) -> Iterator[None]:
+    """Lets Hydra find the recorded defaults of an NPU matrix's verl under the name of its config."""
+    if matrix == INSTALLED:
+        yield
+        return
+    store = ConfigStore.instance()
+    store.store(name=PARENT, node=verl_defaults(matrix))
+    try:
+        yield
+    finally:  # left there, it would be taken for a schema of the installed verl's file
+        store.repo.pop(f"{PARENT}.yaml")
 
 
 @contextmanager
@@ -136,6 +265,8 @@ def _errors(file: Path) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         line = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
         raise UserError(f"{line}: expected YAML, found: {error.problem}; correct the file") from error
+    except UserError:
+        raise
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UserError(f"{file}: expected UTF-8, found the byte 0x{byte:02x}; convert the file to UTF-8") from error

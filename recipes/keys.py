@@ -11,6 +11,7 @@ from recipes import kinds
 # Subtrees that take keys which their defaults do not list, and what reads them.
 OPEN = {
     "launch.env": "environment variables of the run",
+    "launch.rollout": "what recipes/stack writes where a matrix's verl reads it",
     "launch.model": "arguments of the toy model's config class",
     "launch.data": "arguments of the toy dataset",
     "ray_kwargs.ray_init": "arguments of ray.init",
@@ -45,6 +46,7 @@ LAUNCH = {
     "model": {"mapping"},
     "data": {"mapping"},
     "env": {"mapping"},
+    "rollout": {"mapping"},
 }
 
 
@@ -95,12 +97,17 @@ def is_open(key: str) -> bool:
     return any(key.startswith(name + ".") for name in OPEN)
 
 
-def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
-    """What a recipe's file says that verl does not know, or with a value of the wrong type; a message each."""
+def faults(
+    config: DictConfig, defaults: DictConfig, types: Mapping[str, str], added: Iterable[str] = ()
+) -> Iterator[str]:
+    """What a recipe's file says that verl does not know, or with a value of the wrong type; a message each.
+
+    `defaults` is verl's config without a recipe, `types` the annotations of its keys, `added` what else is read.
+    """
     known, given = flatten(defaults), flatten(config)
     reported: list[str] = []
     for key, value in given.items():
-        if any(key.startswith(parent + ".") for parent in reported):
+        if key in added or any(key.startswith(parent + ".") for parent in reported):
             continue
         if key == "launch" or key.startswith("launch."):
             fault = launch_fault(key, value)
@@ -113,7 +120,7 @@ def faults(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
         elif value == known[key] or (isinstance(value, dict) and isinstance(known[key], dict)):
             fault = None
         else:
-            fault = kinds.fault(key, value, defaults, defaults)
+            fault = kinds.fault(key, value, defaults, defaults, types)
         if fault:
             reported.append(key)
             yield fault
@@ -125,7 +132,7 @@ def missing(config: DictConfig, defaults: DictConfig) -> list[str]:
     return [key for key in flatten(defaults) if key not in given and not is_open(key)]
 
 
-def unresolved(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
+def unresolved(config: DictConfig, defaults: DictConfig, types: Mapping[str, str]) -> Iterator[str]:
     """What is wrong with the interpolations that are not verl's own, and values that are still to be set (`???`)."""
     known = flatten(defaults)
     for key, value in flatten(config).items():
@@ -139,7 +146,7 @@ def unresolved(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
         if key == "launch" or key.startswith("launch."):
             fault = launch_fault(key, found)
         else:
-            fault = None if is_open(key) else kinds.fault(key, found, defaults, defaults)
+            fault = None if is_open(key) else kinds.fault(key, found, defaults, defaults, types)
         if fault:
             yield f"{fault} ({value})"
 

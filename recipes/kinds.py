@@ -1,11 +1,10 @@
-"""Which kind of value a key takes: judged by verl's dataclass for it, by verl's default and by the recipe's value.
+"""Which kind of value a key takes: judged by the type verl declares, by verl's default and by the recipe's value.
 
 Kinds: bool, int, float (takes an int as well), text, list, mapping, null.
 """
 
 import ast
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -18,6 +17,8 @@ ALSO = {
     "trainer.logger": {"text", "list"},  # verl/utils/tracking.py puts a single name into a list
     "data.train_files": {"text", "list"},  # verl/utils/dataset/rl_dataset.py does the same with a single file
     "data.val_files": {"text", "list"},
+    # verl 796871d writes None there, which YAML reads as text; null is the tensor-parallel size
+    "actor_rollout_ref.ref.megatron.expert_tensor_parallel_size": {"int", "text", "null"},
 }
 
 ANNOTATIONS = {"bool": {"bool"}, "int": {"int"}, "float": {"float"}, "str": {"text"}, "None": {"null"}}
@@ -35,9 +36,12 @@ def kind(value: object) -> str:
     return "list" if isinstance(value, list | tuple | ListConfig) else "mapping"
 
 
-def fault(key: str, value: object, config: DictConfig, defaults: DictConfig) -> str | None:
-    """The message on a value that the key cannot take, or None. An interpolation is trusted."""
-    return mismatch(key, value, expected(key, config, defaults))
+def fault(key: str, value: object, config: DictConfig, defaults: DictConfig, types: Mapping[str, str]) -> str | None:
+    """The message on a value that the key cannot take, or None. An interpolation is trusted.
+
+    `defaults` is verl's config without a recipe, `types` the annotations of its keys.
+    """
+    return mismatch(key, value, expected(key, config, defaults, types))
 
 
 def mismatch(key: str, value: object, accepted: set[str]) -> str | None:
@@ -53,11 +57,11 @@ def mismatch(key: str, value: object, accepted: set[str]) -> str | None:
     return f"{key}: expected {wanted}, found {value!r}, which is {NAMES[found]}{hint}"
 
 
-def expected(key: str, config: DictConfig, defaults: DictConfig) -> set[str]:
+def expected(key: str, config: DictConfig, defaults: DictConfig, types: Mapping[str, str]) -> set[str]:
     """The kinds that a key takes; empty where nothing says."""
     if key in ALSO:
         return ALSO[key]
-    declared = _declared(key, defaults)
+    declared = _kinds_of_annotation(ast.parse(types[key], mode="eval").body) if types.get(key) else set()
     if declared:
         return declared | _kinds_of_value(key, defaults)
     seen = _kinds_of_value(key, defaults)
@@ -81,63 +85,6 @@ def _present(key: str, config: DictConfig) -> bool:
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
     return isinstance(node, DictConfig) and name in node
-
-
-def _declared(key: str, defaults: DictConfig) -> set[str]:
-    """The kinds in the annotation of the dataclass field that verl turns the key into; empty where there is none."""
-    names = key.split(".")
-    for depth in range(len(names) - 1, 0, -1):
-        target = OmegaConf.select(defaults, ".".join(names[:depth]) + "._target_")
-        if isinstance(target, str):
-            return _field(target, names[depth:])
-    return set()
-
-
-def _field(target: str, path: list[str]) -> set[str]:
-    package, _, class_name = target.rpartition(".")
-    annotations = _annotations(package)
-    for name in path[:-1]:
-        annotation = _lookup(class_name, name, annotations)
-        class_name = annotation.id if isinstance(annotation, ast.Name) else ""
-    annotation = _lookup(class_name, path[-1], annotations)
-    return _kinds_of_annotation(annotation) if annotation is not None else set()
-
-
-def _lookup(class_name: str, field: str, classes: dict[str, tuple[list[str], dict[str, ast.expr]]]) -> ast.expr | None:
-    bases, fields = classes.get(class_name, ([], {}))
-    if field in fields:
-        return fields[field]
-    return next((found for base in bases if (found := _lookup(base, field, classes)) is not None), None)
-
-
-@cache
-def _annotations(package: str) -> dict[str, tuple[list[str], dict[str, ast.expr]]]:
-    """Classes of a package of verl by name: their bases and annotated fields, read without importing anything."""
-    from recipes.compose import verl_configs
-
-    place = verl_configs().parent.parent.joinpath(*package.split(".")[1:])
-    files = sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-    found = {}
-    for file in files:
-        for node in ast.walk(ast.parse(_read(file))):
-            if isinstance(node, ast.ClassDef):
-                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-                found[node.name] = (
-                    bases,
-                    {
-                        item.target.id: item.annotation
-                        for item in node.body
-                        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-                    },
-                )
-    return found
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def _kinds_of_annotation(node: ast.expr) -> set[str]:

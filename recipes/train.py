@@ -39,7 +39,7 @@ class Order:
 
 def train(order: Order, dry_run: bool = False) -> int:
     """Trains a recipe; the exit code. Raises UserError for whatever the user can put right."""
-    recipe = compose(order.recipe, order.settings)
+    recipe = compose(order.recipe, order.settings, order.matrix)
     _refuse_what_is_not_there(order, recipe.config)
     chosen = _matrix(order, recipe.config)
     path = _run_path(order, recipe)

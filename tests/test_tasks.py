@@ -111,7 +111,7 @@ def test_a_terminal_without_the_letters_that_are_printed():
 def test_recipes_as_json():
     rows = json.loads(invoke("recipes", "--json").stdout)
     smoke = next(row for row in rows if row["recipe"] == "smoke")
-    assert smoke["matrix"] == "cpu" and smoke["hardware"] == "emulated" and smoke["purpose"]
+    assert smoke["matrices"] == ["cpu"] and smoke["hardware"] == "emulated" and smoke["purpose"]
 
 
 def test_a_recipe_is_shown_as_verl_will_read_it(tmp_path):

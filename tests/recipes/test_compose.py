@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from errors import UserError
 from recipes import emulated, keys, preflight
-from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults
+from recipes.compose import FOLDER, HOME, compose, find, names, verl_configs, verl_defaults, verl_types
 
 
 def refusal(recipe, *given: str) -> str:
@@ -168,7 +168,10 @@ def test_a_mistake_in_the_recipe_itself_is_named_with_its_file(recipe, change, p
         ("", ["inherits from verl's ppo_megatron_trainer", "defaults: [ppo_megatron_trainer, _self_]"]),
         ("# nothing\n", ["inherits"]),
         ("trainer: {nnodes: 1}\n", ["inherits"]),
-        ("defaults: [ppo_trainer, _self_]\n", ["inherits", "actor_rollout_ref.actor.optim.optimizer"]),
+        (
+            "defaults: [ppo_trainer, _self_]\nlaunch: {matrix: cpu}\n",
+            ["inherits", "actor_rollout_ref.actor.optim.optimizer"],
+        ),
         ("defaults: [ppo_megatron_trainer, _self_]\nlaunch: 5\n", ["launch: expected a mapping", "5"]),
         ("defaults: [ppo_megatron_trainer, _self_]\nlaunch:\n", ["launch: expected a mapping", "null"]),
         ("# gr\xfcn\n".encode("latin-1"), ["expected UTF-8", "0xfc"]),
@@ -185,7 +188,7 @@ def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts
 
 
 def test_verls_own_config_has_no_fault_against_itself():
-    assert list(keys.faults(verl_defaults(), verl_defaults())) == []
+    assert list(keys.faults(verl_defaults(), verl_defaults(), verl_types())) == []
 
 
 def test_a_checkout_below_any_path_composes(tmp_path):
@@ -195,7 +198,7 @@ def test_a_checkout_below_any_path_composes(tmp_path):
     (verl / "trainer").mkdir(parents=True)
     (verl / "__init__.py").touch()
     (verl / "trainer" / "config").symlink_to(verl_configs())
-    for name in ("recipes", "errors.py"):
+    for name in ("recipes", "errors.py", "matrix.py", "matrix.toml"):
         (home / name).symlink_to(HOME / name)
     code = (
         "import sys; from pathlib import Path; from recipes import compose\n"
