@@ -173,7 +173,8 @@ def test_another_c_library(checkout, commands, monkeypatch):
 
 # A set-up whose work is to sleep, in a process of its own.
 SLOW = """
-import sys, time, pathlib
+import signal, sys, time, pathlib
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits it as ignored
 sys.path.insert(0, {source!r})
 import environment
 
