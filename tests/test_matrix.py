@@ -97,7 +97,10 @@ def test_no_version_is_written_elsewhere():
         pytest.skip("not a git checkout")
     commits = [one.commit for name in matrix.names() for one in matrix.load(name).components.values() if one.commit]
     allowed = {"matrix.toml", "tests/test_matrix.py"}
+    generated = "recipes/schema/data/"  # each file says of which commit it is; matrix.toml chooses among them
     for file in set(listed.stdout.split("\n")) - allowed - {""}:
+        if file.startswith(generated):
+            continue
         try:
             text = (root / file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
