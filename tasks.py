@@ -13,15 +13,18 @@ from cli import command, whole
 
 ROOT = Path(__file__).resolve().parent
 NODES, STEPS, ROUNDS = whole("--nodes", 0), whole("--steps", 10), whole("--rounds", 7)
+COMPOSED = {  # what names a composed recipe
+    "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
+    "matrix": "version matrix, else the recipe's own",
+    "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
+}
 
 
 @command(
     iterable=["set"],
     help={
-        "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
-        "matrix": "version matrix, else the recipe's own",
+        **COMPOSED,
         "nodes": "number of machines, else the recipe's own",
-        "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
         "dry-run": "print the command and its environment, start nothing",
         "rehearse": "run the recipe in miniature on emulated devices",
         "root": "with --rehearse: the sources of the matrix's commits",
@@ -38,14 +41,12 @@ def train(_, recipe="", matrix=None, nodes=NODES, set=None, dry_run=False, rehea
 @command(
     iterable=["set"],
     help={
-        "recipe": "name of a recipe (see `invoke recipes`), or a file that ends in .yaml",
-        "matrix": "version matrix, else the recipe's own",
+        **COMPOSED,
         "nodes": "number of machines, else the recipe's own; also says which numbers fit",
-        "set": "KEY=VALUE, any key of the recipe; +KEY=VALUE adds one; can be repeated",
         "json": "one JSON document",
     },
 )
-def lint(_, recipe="", matrix=None, nodes=0, set=None, json=False):
+def lint(_, recipe="", matrix=None, nodes=NODES, set=None, json=False):
     """Judge a recipe without running it: sizes, keys, switches, environment, memory."""
     from recipes.lint import report
 

@@ -177,8 +177,12 @@ class _Written:
 
 def _defaults_list(file: Path) -> _Written:
     """The matrix and groups of a recipe, parents included; empty where the file is no mapping (composing says so)."""
-    matrix, groups = None, {}
+    matrix, groups, line = None, {}, []
     while file is not None and file.is_file():
+        line.append(file)
+        if file in line[:-1]:
+            circle = " → ".join(one.stem for one in line)
+            raise UserError(f"{file}: expected a line of parents that ends, found {circle}; correct a defaults list")
         with _errors(file):
             loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
         content = loaded if isinstance(loaded, dict) else {}

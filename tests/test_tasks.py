@@ -79,6 +79,7 @@ def test_a_user_s_mistake_is_one_message(arguments, code, message, tmp_path):
         (["recipes.show"], "required positional arguments: 'recipe'"),
         (["train", "--recipe"], "needed value"),
         (["train", "--nodes", "x"], "error: --nodes: expected a whole number, found 'x'"),
+        (["lint", "--nodes", "x"], "error: --nodes: expected a whole number, found 'x'"),
         (["bench", "--steps", "1.5"], "error: --steps: expected a whole number, found '1.5'"),
     ],
 )

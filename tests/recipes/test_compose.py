@@ -187,6 +187,12 @@ def test_a_file_that_does_not_compose_gives_one_line(tmp_path: Path, text, parts
         assert part in message
 
 
+def test_recipes_that_inherit_from_each_other_are_refused(tmp_path):
+    for name, parent in (("first", "second"), ("second", "first")):
+        (tmp_path / f"{name}.yaml").write_text(f"defaults: [{parent}, _self_]\n")
+    assert "found first → second → first" in refusal(tmp_path / "first.yaml")
+
+
 def test_verls_own_config_has_no_fault_against_itself():
     assert list(keys.faults(verl_defaults(), verl_defaults(), verl_types())) == []
 
