@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -77,22 +76,18 @@ def start(command: Command, run: RunDir, scratch: Path) -> Launched:
         "scratch": str(scratch),
         "keep": str(run.path / "ray-logs"),
     }
-    try:
-        guard = subprocess.Popen(
-            [sys.executable, "-E", "-S", "-m", "recipes.guard"],
-            cwd=HOME,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C on the terminal reaches the launcher alone
-            pass_fds=[run.lock],
-        )
-        data = json.dumps(order).encode()
-        guard.stdin.write(b"%08d" % len(data))
-        view = memoryview(data)
-        while view:
-            view = view[guard.stdin.write(view) :]
-    except OSError:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    guard = subprocess.Popen(
+        [sys.executable, "-E", "-S", "-m", "recipes.guard"],
+        cwd=HOME,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,  # Ctrl-C on the terminal reaches the launcher alone
+        pass_fds=[run.lock],
+    )
+    data = json.dumps(order).encode()
+    guard.stdin.write(b"%08d" % len(data))
+    view = memoryview(data)
+    while view:
+        view = view[guard.stdin.write(view) :]
     return Launched(guard)

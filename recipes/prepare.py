@@ -47,17 +47,18 @@ def everything(recipe: Recipe, site: Path | None) -> None:
     kinds = {"model": assets.weights, "data": assets.data}
     described = [of for kind, of in kinds.items() if OmegaConf.select(recipe.config, f"launch.{kind}") is not None]
     groups = [of(recipe.config) for of in described]
-    used = [group for group in groups if any(_is_used(asset.folder, recipe) for asset in group)]
+    paths = _paths(recipe)
+    used = [group for group in groups if any(path.is_relative_to(one.folder) for path in paths for one in group)]
     _make(recipe, [asset for group in used for asset in group], site)
 
 
-def _is_used(folder: Path, recipe: Recipe) -> bool:
-    """Whether a key of verl names the folder or something in it."""
+def _paths(recipe: Recipe) -> list[Path]:
+    """What the keys of verl would be as paths: all their texts, those in lists too."""
     values = [
         OmegaConf.select(recipe.config, key) for key in keys.leaves(recipe.config) if key.split(".")[0] != "launch"
     ]
     texts = [text for value in values for text in (value if isinstance(value, ListConfig) else [value])]
-    return any(Path(text).absolute().is_relative_to(folder) for text in texts if isinstance(text, str))
+    return [Path(text).absolute() for text in texts if isinstance(text, str)]
 
 
 def _make(recipe: Recipe, wanted: list[assets.Asset], site: Path | None) -> None:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 import matrix as matrices
 from errors import UserError
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
-from recipes.compose import Recipe, compose
+from recipes.compose import DEFAULT, Recipe, compose
 from recipes.resume import Start
 from recipes.scratch import make as make_scratch
 from recipes.scratch import place as scratch_place
@@ -190,7 +190,7 @@ def _refuse_what_is_not_there(order: Order, config: DictConfig) -> None:
 
 
 def _matrix(order: Order, config: DictConfig) -> matrices.Matrix:
-    return matrices.load(order.matrix or OmegaConf.select(config, "launch.matrix") or "performance")
+    return matrices.load(order.matrix or OmegaConf.select(config, "launch.matrix") or DEFAULT)
 
 
 def _run_path(order: Order, recipe: Recipe) -> Path:

@@ -21,12 +21,7 @@ def devices(facts: Facts) -> Iterator[Fault]:
     """
     layout, rows = facts.layout, facts.rows
     if layout and rows and _dealt_to_devices(facts) and rows % layout.devices:
-        yield Fault(
-            SIZES["prompts"],
-            f"{_shown(facts)}: expected a multiple of the {layout.devices} devices, found a rest of "
-            f"{rows % layout.devices}",
-            CHANGE,
-        )
+        yield _rest(facts, layout.devices, "devices")
 
 
 def engines(facts: Facts) -> Iterator[Fault]:
@@ -39,11 +34,7 @@ def engines(facts: Facts) -> Iterator[Fault]:
         return
     count = layout.devices // engine
     if count and layout.devices % engine == 0 and rows % count:
-        yield Fault(
-            SIZES["prompts"],
-            f"{_shown(facts)}: expected a multiple of the {count} rollout engines, found a rest of {rows % count}",
-            CHANGE,
-        )
+        yield _rest(facts, count, "rollout engines")
 
 
 def copies(facts: Facts) -> Iterator[Fault]:
@@ -52,12 +43,7 @@ def copies(facts: Facts) -> Iterator[Fault]:
     if not (layout and rows and layout.dp) or _dealt_to_devices(facts) or not facts.is_on(DYNAMIC):
         return
     if layout.devices % layout.model == 0 and rows % layout.dp:
-        yield Fault(
-            SIZES["prompts"],
-            f"{_shown(facts)}: expected a multiple of the {layout.dp} copies of the model, found a rest of "
-            f"{rows % layout.dp}",
-            CHANGE,
-        )
+        yield _rest(facts, layout.dp, "copies of the model")
 
 
 def micro(facts: Facts) -> Iterator[Fault]:
@@ -223,6 +209,15 @@ def _mini_batch(facts: Facts) -> tuple[int, int, int] | None:
     if size > prompts:
         return None
     return rows // layout.dp, size * samples // layout.dp, size * samples % layout.dp
+
+
+def _rest(facts: Facts, count: int, receivers: str) -> Fault:
+    """Rows that cannot be dealt out evenly to `count` receivers."""
+    return Fault(
+        SIZES["prompts"],
+        f"{_shown(facts)}: expected a multiple of the {count} {receivers}, found a rest of {facts.rows % count}",
+        CHANGE,
+    )
 
 
 def _shown(facts: Facts) -> str:
