@@ -5,7 +5,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from functools import cache
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,31 +22,29 @@ def is_emulated(config: DictConfig) -> bool:
 
 def faults(config: DictConfig) -> Iterator[str]:
     """A message for each NPU_EMULATOR_* that cannot be used."""
-    settings = _settings(config)
+    settings, environment = _settings(), _environment(config)
     for name, read in inspect.getmembers(settings, inspect.isfunction):
         if name.startswith("_"):
             continue
         try:
-            read()
+            read(environment)
         except (settings.SettingError, ArithmeticError, ValueError) as error:
             yield str(error)
 
 
 def devices(config: DictConfig) -> int:
     """How many devices the emulator will show."""
-    return _settings(config).installed_devices()
+    return _settings().installed_devices(_environment(config))
 
 
-def _settings(config: DictConfig) -> ModuleType:
-    """The emulator's module of settings, reading the environment of the run instead of this process's own."""
-    module = _module()
-    module.os = SimpleNamespace(environ={**os.environ, **recipe_environment(config)})
-    return module
+def _environment(config: DictConfig) -> dict[str, str]:
+    """The run's, as far as the emulator reads it."""
+    return {**os.environ, **recipe_environment(config)}
 
 
 @cache
-def _module() -> ModuleType:
-    """Loaded by its path: as a part of its package it would bring torch."""
+def _settings() -> ModuleType:
+    """The emulator's module of settings, loaded by its path: as a part of its package it would bring torch."""
     spec = importlib.util.spec_from_file_location("emulator_settings", SETTINGS)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

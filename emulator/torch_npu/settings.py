@@ -1,6 +1,10 @@
-"""What the environment says about the emulated NPU. Every value has a default; an unusable value names itself."""
+"""What the environment says about the emulated NPU. Every value has a default; an unusable value names itself.
+
+The readers look at this process's environment, or at the one they are given: a run's before it is started.
+"""
 
 import os
+from collections.abc import Mapping
 
 DEVICES = "NPU_EMULATOR_DEVICES"
 MEMORY_GIB = "NPU_EMULATOR_MEMORY_GIB"
@@ -21,8 +25,8 @@ class SettingError(RuntimeError):
     """An environment variable of the emulator has a value that cannot be used."""
 
 
-def _number(name, default, kind):
-    text = os.environ.get(name, "").strip()
+def _number(environment, name, default, kind):
+    text = environment.get(name, "").strip()
     if not text:
         return default
     try:
@@ -34,56 +38,56 @@ def _number(name, default, kind):
     return value
 
 
-def installed_devices() -> int:
+def installed_devices(environment: Mapping[str, str] = os.environ) -> int:
     """Devices of the machine, before ASCEND_RT_VISIBLE_DEVICES hides some."""
-    return _number(DEVICES, 8, int)
+    return _number(environment, DEVICES, 8, int)
 
 
-def memory_bytes() -> int:
+def memory_bytes(environment: Mapping[str, str] = os.environ) -> int:
     """Memory of one device in bytes."""
-    return int(_number(MEMORY_GIB, 64.0, float) * 2**30)
+    return int(_number(environment, MEMORY_GIB, 64.0, float) * 2**30)
 
 
-def poison_level() -> int:
+def poison_level(environment: Mapping[str, str] = os.environ) -> int:
     """0 off, 1 fresh memory is filled with 0xFF (NaN in every float type), 2 freed memory too."""
-    text = os.environ.get(POISON, "").strip() or "off"
+    text = environment.get(POISON, "").strip() or "off"
     if text not in POISON_LEVELS:
         raise SettingError(f"{POISON} must be one of {', '.join(POISON_LEVELS)}, found {text!r}. Unset it for 'off'.")
     return POISON_LEVELS[text]
 
 
-def deferred_copies() -> bool:
+def deferred_copies(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a non-blocking copy to the host lands only at the next synchronisation."""
-    text = os.environ.get(DEFER, "").strip() or "1"
+    text = environment.get(DEFER, "").strip() or "1"
     if text not in ("0", "1"):
         raise SettingError(f"{DEFER} must be 0 or 1, found {text!r}. Unset it for 1.")
     return text == "1"
 
 
-def trace_folder() -> str | None:
+def trace_folder(environment: Mapping[str, str] = os.environ) -> str | None:
     """Folder for the trace files, None for no trace."""
-    return os.environ.get(TRACE) or None
+    return environment.get(TRACE) or None
 
 
-def soc_version() -> int:
+def soc_version(environment: Mapping[str, str] = os.environ) -> int:
     """What torch_npu.npu.get_soc_version() returns."""
-    version = _number(SOC, 223, int)
+    version = _number(environment, SOC, 223, int)
     if version not in SOC_NAMES:
         known = ", ".join(f"{number} ({name})" for number, name in SOC_NAMES.items())
         raise SettingError(f"{SOC} must be one of {known}, found {version}. Unset it for 223.")
     return version
 
 
-def soc_name() -> str:
+def soc_name(environment: Mapping[str, str] = os.environ) -> str:
     """Name of the chip, as acl.get_soc_name() and torch.npu.get_device_name() return it."""
-    return SOC_NAMES[soc_version()]
+    return SOC_NAMES[soc_version(environment)]
 
 
-def cann_version() -> str:
+def cann_version(environment: Mapping[str, str] = os.environ) -> str:
     """Version of CANN that code under test sees (torch.version.cann)."""
-    return os.environ.get(CANN) or "8.3.RC1"
+    return environment.get(CANN) or "8.3.RC1"
 
 
-def torch_npu_version() -> str:
+def torch_npu_version(environment: Mapping[str, str] = os.environ) -> str:
     """Version of torch_npu that code under test sees."""
-    return os.environ.get(TORCH_NPU) or "2.7.1"
+    return environment.get(TORCH_NPU) or "2.7.1"
