@@ -21,6 +21,8 @@ from pathlib import Path
 
 import psutil
 
+from checks.secrets import redacted
+
 FORMAT = 1  # raised when a key changes its meaning
 COMMAND_SECONDS = 1.4
 COMMANDS_SECONDS = 1.6  # several, side by side
@@ -37,9 +39,6 @@ VARIABLES = re.compile(
     r"^(PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD|HOME|TMPDIR|VIRTUAL_ENV|LANG|LC_ALL|INF_NAN_MODE_ENABLE|RANK|WORLD_SIZE"
     r"|LOCAL_RANK|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy)$"
 )
-SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE", re.IGNORECASE)
-IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-REDACTED = "(redacted)"
 
 
 def collect() -> dict:
@@ -184,11 +183,7 @@ def _packages() -> dict[str, str]:
 
 def _environment() -> dict[str, str]:
     """The variables that matter, without what they must not tell."""
-    return {name: _redacted(name, value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
-
-
-def _redacted(name: str, value: str) -> str:
-    return REDACTED if SECRET.search(name) and value else IN_ADDRESS.sub(REDACTED, value)
+    return redacted({name: value for name, value in os.environ.items() if VARIABLES.match(name)})
 
 
 def _devices() -> dict:

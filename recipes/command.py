@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from checks import secrets
 from errors import UserError
 from recipes import scratch as scratch_folder
 from recipes.compose import HOME, setting
@@ -31,15 +32,6 @@ DEFAULTS = {
     "RAY_DEDUP_LOGS": "0",  # else Ray leaves out lines that look alike, such as those of two steps
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-
-# Words of a name, between underscores; those that mean nothing else may end a longer word, as in PGPASSWORD.
-SECRET = re.compile(
-    r"(?:^|_)(?:TOKEN|AUTH|COOKIES?|SESSION|PWD|CREDENTIALS?|\w*(?:SECRET|PASSWORD|PASSWD|PASSPHRASE)"
-    r"|(?:API|ACCESS|PRIVATE)_?KEY)(?:_|$)",
-    re.IGNORECASE,
-)
-PLAIN_NAMES = {"PWD"}  # of the shell
-IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 @dataclass(frozen=True)
@@ -138,20 +130,9 @@ def whole(added: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in {**os.environ, **added}.items() if name not in UNSET}
 
 
-def redacted(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by name, with secrets replaced."""
-    return {name: _redacted(name, value) for name, value in sorted(environment.items())}
-
-
-def _redacted(name: str, value: str) -> str:
-    if value and SECRET.search(name) and name not in PLAIN_NAMES:
-        return "(redacted)"
-    return IN_ADDRESS.sub("(redacted)", value)
-
-
 def _word(name: str, value: str) -> str:
     """A variable's value for a shell."""
-    if _redacted(name, value) == value:
+    if secrets.shown(name, value) == value:
         return shlex.quote(value)
     return f'"${{{name}:?a secret, which is written down nowhere: set it}}"'
 

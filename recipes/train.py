@@ -13,6 +13,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 import matrix as matrices
+from checks import secrets
 from errors import UserError
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import DEFAULT, Recipe, compose
@@ -159,7 +160,7 @@ def _description(recipe: Recipe, chosen: matrices.Matrix) -> dict[str, str]:
 def _command_files(ordered: command.Command) -> dict[str, str]:
     return {
         rundir.COMMAND: ordered.script(),
-        rundir.ENVIRONMENT: rundir.as_json(command.redacted(ordered.environment())),
+        rundir.ENVIRONMENT: rundir.as_json(secrets.redacted(ordered.environment())),
     }
 
 
