@@ -8,6 +8,7 @@ from errors import UserError
 from recipes.compose import PARENT, Recipe, judge, verl_defaults
 from recipes.lint.facts import Facts, gather
 from recipes.lint.nearest import advised, legal_nodes
+from recipes.lint.rule import Rule
 from recipes.lint.rules import RULES
 
 __all__ = ["Report", "lint", "lint_facts", "read"]
@@ -50,10 +51,10 @@ def read(
     return facts, recipe, [_key_finding(fault) for fault in faults]
 
 
-def lint_facts(facts: Facts) -> list[Finding]:
-    """The findings of all rules, in the order of their table."""
+def lint_facts(facts: Facts, rules: Sequence[Rule] = RULES) -> list[Finding]:
+    """The findings of the rules, in the order of their table."""
     found = []
-    for rule in RULES:
+    for rule in rules:
         for finding in rule.findings(facts):
             found.append(advised(rule, finding, facts, RULES) if rule.vary else finding)
     return found

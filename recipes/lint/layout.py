@@ -1,21 +1,30 @@
 """Parallel sizes against devices, layers, heads and experts."""
 
+import re
 from collections.abc import Iterator
 
 from recipes.lint.facts import OVERRIDE, REF, ROLLOUT, SIZES, Facts
 from recipes.lint.rule import Fault
 
+# Sizes beyond those of formulas, by their ends; null stands for "not set" there.
+AT_LEAST_ONE = re.compile(
+    r"trainer\.(nnodes|n_gpus_per_node|total_epochs|total_training_steps)"
+    r"|.*(_parallel_size|batch_size|batch_size_per_gpu|max_token_len_per_gpu|ppo_epochs|max_num_seqs"
+    r"|max_num_batched_tokens|\.n|\.(max_)?(prompt|response)_length)"
+)
 LOWER = "lower one of the sizes or change the number of nodes"
 
 
 def positive(facts: Facts) -> Iterator[Fault]:
     """Sizes are whole numbers of at least 1: verl multiplies and divides by them without asking."""
-    optional = {"etp", "vpp", "first", "last", "micro"}
-    for name, key in SIZES.items():
-        value = facts.get(key)
+    optional = {SIZES[name] for name in ("etp", "vpp", "first", "last", "micro")}
+    named = set(SIZES.values())
+    for key, value in facts.values.items():
+        if key not in named and not AT_LEAST_ONE.fullmatch(key):
+            continue
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield Fault(key, f"{key}: expected a whole number of at least 1, found {value}", "write 1 or more")
-        elif value is None and key in facts.values and name not in optional:
+        elif value is None and key in named - optional:
             yield Fault(key, f"{key}: expected a whole number of at least 1, found null", "write the number")
 
 

@@ -18,8 +18,7 @@ CHECKS: tuple[Callable[[Recipe], Iterator[str]], ...] = (
     models.megatron,
     datasets.files,
     datasets.reward,
-    sizes.parallel,
-    sizes.batches,
+    sizes.fitting,
     machine.devices,
     machine.ports,
     machine.sockets,
@@ -36,8 +35,6 @@ def check(recipe: Recipe, run: Path) -> None:
 
 def findings(recipe: Recipe, run: Path) -> list[str]:
     """A line for each finding: what was expected, what was found, what to do."""
-    found = list(sizes.positive(recipe))
-    if not found:  # the others count with them
-        found = [finding for one in CHECKS for finding in one(recipe)]
-        found += machine.disk(run, models.bytes_of(recipe.config), recipe.config)
+    found = [finding for one in CHECKS for finding in one(recipe)]
+    found += machine.disk(run, models.bytes_of(recipe.config), recipe.config)
     return [f"- {finding}" for finding in found]

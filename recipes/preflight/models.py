@@ -96,16 +96,6 @@ def bytes_of(config: DictConfig) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def hf_config(config: DictConfig) -> dict:
-    """The model's config.json; empty where it cannot be read."""
-    folder = _folder(config, "actor_rollout_ref.model.path")
-    try:
-        found = json.loads((folder / "config.json").read_text()) if folder else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _folder(config: DictConfig, key: str) -> Path | None:
     """The local folder that a key names; None for a remote address or a name on the model hub."""
     given = OmegaConf.select(config, key)

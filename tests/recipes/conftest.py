@@ -10,6 +10,17 @@ import pytest
 import yaml
 
 HERE = Path(__file__).resolve().parent
+MODEL = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}
 
 
 def safetensors(file: Path) -> None:
@@ -23,7 +34,7 @@ def recipe(tmp_path: Path) -> Path:
     """The file of a recipe whose model, data and reward are there."""
     model = tmp_path / "model"
     model.mkdir()
-    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 4}))
+    (model / "config.json").write_text(json.dumps(MODEL))
     (model / "tokenizer.json").write_text("{}")
     safetensors(model / "model.safetensors")
     table = pyarrow.table({"prompt": ["a"] * 8, "data_source": ["toy"] * 8})
@@ -48,8 +59,13 @@ def _recipe(folder: Path) -> dict:
         "custom_reward_function": {"path": str(folder / "reward.py")},
         "actor_rollout_ref": {
             "model": {"path": str(folder / "model")},
-            "actor": {"ppo_mini_batch_size": 4},
-            "rollout": {"name": "vllm", "tensor_model_parallel_size": 1, "n": 2},
+            "actor": {"ppo_mini_batch_size": 4, "ppo_micro_batch_size_per_gpu": 1},
+            "rollout": {
+                "name": "vllm",
+                "tensor_model_parallel_size": 1,
+                "n": 2,
+                "log_prob_micro_batch_size_per_gpu": 1,
+            },
         },
         "algorithm": {"adv_estimator": "grpo"},
         "trainer": {"n_gpus_per_node": 2, "total_training_steps": 6, "save_freq": 2, "logger": ["console"]},

@@ -126,15 +126,17 @@ def test_a_reward_function(recipe, text, part):
     [
         (["trainer.n_gpus_per_node=16", "actor_rollout_ref.rollout.n=4"], "expected 16 emulated NPUs"),
         (["+ray_kwargs.ray_init.resources={NPU: 1}"], "ray_kwargs.ray_init.resources.NPU"),
-        (["actor_rollout_ref.rollout.tensor_model_parallel_size=3"], "rollout.tensor_model_parallel_size"),
+        (["actor_rollout_ref.rollout.tensor_model_parallel_size=4"],
+         "rollout tp 4 × dp 1 = 4: expected a divisor of the 2 devices, found a rest of 2"),
         (["data.train_batch_size=3", "actor_rollout_ref.rollout.n=3", "actor_rollout_ref.actor.ppo_mini_batch_size=3"],
-         "expected a multiple of the 2 devices, found 9"),
-        (["actor_rollout_ref.actor.ppo_mini_batch_size=8"], "at most data.train_batch_size, 4, found 8"),
-        (["actor_rollout_ref.actor.ppo_mini_batch_size=3"], "expected a divisor of data.train_batch_size, 4, found 3"),
-        (["actor_rollout_ref.actor.megatron.context_parallel_size=4"], "expected a divisor of the 2 devices, found 4"),
+         "n 3 = 9: expected a multiple of the 2 devices, found a rest of 1"),
+        (["actor_rollout_ref.actor.ppo_mini_batch_size=8"], "expected at most data.train_batch_size, 4, found 8"),
+        (["actor_rollout_ref.actor.ppo_mini_batch_size=3"], "expected a multiple of its mini-batch (m n) // dp = 3"),
+        (["actor_rollout_ref.actor.megatron.context_parallel_size=4"],
+         "cp 4 = 4: expected a divisor of the 2 devices, found a rest of 2"),
         (["trainer.n_gpus_per_node=6", "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=3",
           "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6"],
-         "expected a divisor of the 4 layers, found 3"),
+         "4 layers over 3 stages of pp 3"),
     ],
 )  # fmt: skip
 def test_numbers_that_do_not_fit(recipe, settings, part):
@@ -163,7 +165,7 @@ def test_numbers_that_do_not_fit(recipe, settings, part):
 )
 def test_a_size_below_one(recipe, key, value):
     found = findings(recipe, f"{key}={value}")
-    assert f"- {key}: expected at least 1, found {value}; set it to a number above 0" in found
+    assert f"- {key}: expected a whole number of at least 1, found {value}; write 1 or more" in found
     assert all("at least 1" in one for one in found), "the same size under another key, at most"
 
 
