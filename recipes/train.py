@@ -44,12 +44,17 @@ def train(order: Order, dry_run: bool = False) -> int:
     _refuse_what_is_not_there(order, recipe.config)
     chosen = _matrix(order, recipe.config)
     path = _run_path(order, recipe)
-    earlier = rundir.is_run(path)
     if dry_run:
-        return _show(recipe, path, earlier)
+        return _show(recipe, path, rundir.is_run(path))
     site = prepare.site(recipe)
     prepare.everything(recipe, site)
     preflight.check(recipe, path)
+    return run_unchecked(recipe, chosen, site, path)
+
+
+def run_unchecked(recipe: Recipe, chosen: matrices.Matrix, site: Path | None, path: Path) -> int:
+    """Runs a recipe whose assets are there in `path`, a new folder or an earlier run's; the exit code."""
+    earlier = rundir.is_run(path)
     files = _description(recipe, chosen)
     with _open(recipe, path, earlier, files) as (run, start):
         total = total_steps(recipe.config)

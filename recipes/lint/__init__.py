@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from checks.findings import Finding, worst_first
 from errors import UserError
-from recipes.compose import PARENT, Recipe, judge, verl_defaults
+from recipes import keys
+from recipes.compose import ADDED, PARENT, Recipe, judge, verl_defaults, verl_types
 from recipes.lint.facts import Facts, gather
 from recipes.lint.nearest import advised, legal_nodes
 from recipes.lint.rule import Rule
@@ -45,7 +46,10 @@ def read(
     recipe, faults, refused = judge(name, own, matrix)
     if refused:
         raise UserError("\n".join(refused))
-    facts = gather(recipe.config, recipe.matrix, verl_defaults(recipe.matrix))
+    defaults = verl_defaults(recipe.matrix)
+    facts = gather(recipe.config, recipe.matrix, defaults)
+    if own and not faults:  # the file is sound: what verl does not know was added by a setting, +KEY=VALUE
+        faults = list(keys.faults(recipe.config, defaults, verl_types(recipe.matrix), ADDED.get(recipe.matrix, ())))
     if "actor_rollout_ref" not in facts.values:
         faults.append(f"{recipe.file}: defaults: expected {PARENT} or another recipe to inherit from, found none")
     return facts, recipe, [_key_finding(fault) for fault in faults]
