@@ -20,7 +20,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from errors import UserError, unwritable
-from recipes import keys
+from recipes import keys, toy
 
 HOME = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
@@ -42,7 +42,7 @@ def weights(config: DictConfig) -> list[Asset]:
     model = root / "model"
     return [
         Asset(model, arguments, lambda out: _toy("model", out, arguments), "weights"),
-        Asset(root / "megatron", arguments, lambda out: _converter(model, out), "weights"),
+        Asset(root / "megatron", arguments, lambda out: _converter(model, out, toy.extension(arguments)), "weights"),
     ]
 
 
@@ -105,17 +105,10 @@ def _toy(kind: str, out: Path, arguments: dict) -> list[str]:
     return [sys.executable, "-m", "recipes.toy", kind, str(out), json.dumps(arguments)]
 
 
-def _converter(model: Path, out: Path) -> list[str]:
+def _converter(model: Path, out: Path, extension: str | None) -> list[str]:
     """verl's own converter, which reads its modules from the environment of a run."""
-    return [
-        sys.executable,
-        "-m",
-        "scripts.converter_hf_to_mcore",
-        "--hf_model_path",
-        str(model),
-        "--output_path",
-        str(out),
-    ]
+    module = ["recipes.convert", extension] if extension else ["scripts.converter_hf_to_mcore"]
+    return [sys.executable, "-m", *module, "--hf_model_path", str(model), "--output_path", str(out)]
 
 
 def _manifest(file: Path) -> tuple[dict, dict]:

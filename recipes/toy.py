@@ -3,6 +3,7 @@
 Run as `python -m recipes.toy model|data OUT JSON`, in a process of its own because it imports torch and transformers.
 """
 
+import importlib
 import json
 import random
 import sys
@@ -14,6 +15,11 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def extension(arguments: dict) -> str | None:
+    """The module that makes the model's architecture known; None where transformers knows it."""
+    return None if arguments.get("qk_norm", True) else "rl_models.no_qk_norm"
 
 
 def make_tokenizer():
@@ -39,6 +45,8 @@ def make_model(folder: Path, arguments: dict) -> None:
     import torch
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+    if module := extension(arguments):
+        importlib.import_module(module)
     tokenizer = make_tokenizer()
     config = Qwen3MoeConfig(
         norm_topk_prob=True,

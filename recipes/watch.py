@@ -1,12 +1,13 @@
 """Follows a started run: its log becomes `metrics.jsonl` and what a person sees; Ctrl-C becomes an orderly stop."""
 
+import math
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from recipes import metrics, view
+from recipes import metrics, stacks, view
 from recipes.launch import Launched
 from recipes.phases import Phases
 from recipes.rundir import RunDir, explained
@@ -23,22 +24,27 @@ class Outcome:
     signal: int | None = None
     steps: list[dict] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    stalled: str = ""  # the phase in which it made no progress and was stopped for that
 
 
-def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after: int = 0) -> Outcome:
+def watch(
+    launched: Launched, run: RunDir, offset: int, total: int | None, after: int = 0, patience: float = math.inf
+) -> Outcome:
     """Watches until the run has ended and everything that it started is gone.
 
-    `offset` is where this run's part of the log begins, `after` the last step of an earlier part. Raises UserError
-    where the metrics cannot be written; the run is stopped first.
+    `offset` is where this run's part of the log begins, `after` the last step of an earlier part. A run whose log does
+    not grow for `patience` seconds is stopped, after its processes were asked where they stand. Raises UserError where
+    the metrics cannot be written; the run is stopped first.
     """
     phases = Phases(total)
     progress = view.Progress(total, phases.now)
     seen: set[int] = set(range(1, after + 1))
     with _stopping(launched), _writer(run) as writer, _signals(launched) as received, view.make(progress) as shown:
-        log = _Tail(run, offset)
+        log, stalled, heard = _Tail(run, offset), "", time.monotonic()
         while True:
             status = launched.poll()  # before reading: what was printed last is still read
             for line in log.lines(final=status is not None):
+                heard = time.monotonic()
                 step = metrics.parse(line)
                 if step is None:
                     phases.line(line)
@@ -53,8 +59,12 @@ def watch(launched: Launched, run: RunDir, offset: int, total: int | None, after
             shown.refresh()
             if status is not None:
                 break
+            if not stalled and not received and time.monotonic() - heard > patience:
+                stalled = phases.now
+                stacks.ask(run.path / "trace")
+                launched.stop()
             time.sleep(POLL_SECONDS)
-    return Outcome(status, received[0] if received else None, progress.steps, launched.left)
+    return Outcome(status, received[0] if received else None, progress.steps, launched.left, stalled)
 
 
 def _follow(progress: view.Progress, phase: str) -> None:

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <utility>
@@ -128,6 +129,10 @@ Options for_gloo(Options options, const Tensors& tensors) {
 
 class ProcessGroupHccl final : public c10d::Backend {
  public:
+  std::string name(int rank) const {
+    return "emulated_hccl_" + std::to_string(number_) + "_" + std::to_string(rank);
+  }
+
   ProcessGroupHccl(c10::intrusive_ptr<c10d::Backend> gloo, int rank, int size)
       : Backend(rank, size), gloo_(std::move(gloo)) {}
 
@@ -292,7 +297,13 @@ class ProcessGroupHccl final : public c10d::Backend {
     return c10::make_intrusive<FollowedWork>(std::move(work), std::move(divide));
   }
 
+  static int next() {
+    static std::atomic<int> made{0};
+    return made++;
+  }
+
   c10::intrusive_ptr<c10d::Backend> gloo_;
+  int number_ = next();
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };
@@ -308,8 +319,8 @@ void bind_hccl(pybind11::module_& module) {
              return c10::make_intrusive<ProcessGroupHccl>(std::move(gloo), rank, size);
            }),
            py::arg("gloo"), py::arg("rank"), py::arg("size"))
-      .def("get_hccl_comm_name", [](ProcessGroupHccl&, int rank) { return "emulated_hccl_" + std::to_string(rank); },
-           py::arg("rank") = 0, "A name for the communicator; operators that take one only pass it on.");
+      .def("get_hccl_comm_name", &ProcessGroupHccl::name, py::arg("rank") = 0,
+           "A name for the communicator, no other group's of this process; operators find the group by it.");
 }
 
 }  // namespace npu

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from . import import_hooks
+from . import import_hooks, settings
 from .operators import JIT_EXTENSIONS
 
 EMULATOR = Path(__file__).resolve().parent.parent
@@ -60,6 +60,37 @@ def _vllm_ascend():
     source tree, which has none. Its _build_info is written when it is compiled."""
     import_hooks.replace("vllm_ascend.vllm_ascend_C", str(EMULATOR / "vllm_ascend_C.py"))
     import_hooks.replace("vllm_ascend._build_info", _build_info)
+
+    @import_hooks.after("vllm_ascend.worker.model_runner_v1")
+    def production_ranks(module):
+        """Experts' tokens travel by MC2 from 16 ranks on, by all-gather below: an engine that was made small is asked
+        with the ranks that it stands for, so that it takes the path of production."""
+        if ranks := settings.engine_ranks():
+            runner = module.NPUModelRunner
+            runner._select_moe_comm_method = _asking(runner._select_moe_comm_method, ranks)
+
+
+class _OtherWorld:
+    """A parallel config that says another world size."""
+
+    def __init__(self, config, ranks):
+        self._config, self.world_size_across_dp = config, ranks
+
+    def __getattr__(self, name):
+        return getattr(self._config, name)
+
+
+def _asking(select, ranks):
+    @functools.wraps(select)
+    def choose(runner, *arguments, **named):
+        own = runner.parallel_config
+        runner.parallel_config = _OtherWorld(own, ranks)
+        try:
+            return select(runner, *arguments, **named)
+        finally:
+            runner.parallel_config = own
+
+    return choose
 
 
 def _build_info(module):

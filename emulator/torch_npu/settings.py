@@ -14,6 +14,7 @@ TRACE = "NPU_EMULATOR_TRACE"
 SOC = "NPU_EMULATOR_SOC"
 CANN = "NPU_EMULATOR_CANN"
 TORCH_NPU = "NPU_EMULATOR_TORCH_NPU"
+ENGINE_RANKS = "NPU_EMULATOR_ENGINE_RANKS"
 
 POISON_LEVELS = {"off": 0, "fresh": 1, "freed": 2}
 
@@ -91,3 +92,8 @@ def cann_version(environment: Mapping[str, str] = os.environ) -> str:
 def torch_npu_version(environment: Mapping[str, str] = os.environ) -> str:
     """Version of torch_npu that code under test sees."""
     return environment.get(TORCH_NPU) or "2.7.1"
+
+
+def engine_ranks(environment: Mapping[str, str] = os.environ) -> int:
+    """Ranks of a rollout engine in production, for what vllm-ascend decides by their number; 0: those it has here."""
+    return _number(environment, ENGINE_RANKS, 0, int)

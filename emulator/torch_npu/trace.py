@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 
-from . import settings
+from . import settings, stacks
 
 PHASES = ("forward", "backward")
 INTERVAL = 1.0
@@ -84,6 +84,7 @@ def start() -> None:
         return
     _writer = _Writer(folder)
     _writer.run()
+    stacks.listen(folder)
     atexit.register(_writer.write)
     os.register_at_fork(after_in_child=_restart)
 
@@ -94,6 +95,7 @@ def _restart():
     reset()
     _writer = _Writer(_writer.folder)
     _writer.run()
+    stacks.listen(_writer.folder)
     atexit.register(_writer.write)
 
 

@@ -1,0 +1,118 @@
+"""The software that a rehearsal runs on: a tree of checkouts at a matrix's commits, or the installed packages."""
+
+import importlib.metadata
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import UserError
+from matrix import Matrix
+
+# Folder of a checkout, the matrix's component, and a package in it that shows that it is one. In the order of the path.
+REPOSITORIES = {
+    "verl": ("verl", "verl"),
+    "MindSpeed": ("mindspeed", "mindspeed"),
+    "Megatron-LM": ("megatron-lm", "megatron/core"),
+    "vllm-ascend": ("vllm-ascend", "vllm_ascend"),
+    "vllm": ("vllm", "vllm"),
+}
+OPTIONAL = {"vllm"}  # else the installed release
+INSTALLED = ("verl", "mindspeed", "megatron-core", "vllm", "vllm-ascend", "torch", "torch-npu", "tensordict", "ray")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What runs: folders for the path of all processes, and each part with its commit or version."""
+
+    paths: tuple[Path, ...]
+    parts: dict[str, str]
+    label: str  # what a verdict says of it
+
+    @property
+    def id(self) -> str:
+        """Names it in what is kept between rehearsals."""
+        return json.dumps(self.parts, sort_keys=True)
+
+
+def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
+    """The tree at `root`. One UserError with all that keeps it from being the matrix's, unless `any_commit`."""
+    if not root.is_dir():
+        raise UserError(f"--root {root}: expected a folder with {', '.join(REPOSITORIES)}, found none")
+    found = {name: root / name for name in REPOSITORIES if (root / name / REPOSITORIES[name][1]).is_dir()}
+    absent = [name for name in REPOSITORIES if name not in found and name not in OPTIONAL]
+    if absent:
+        raise UserError(
+            "\n".join(
+                f"--root {root}: expected a checkout {name} (with {REPOSITORIES[name][1]}/ in it), found none; "
+                f"git clone {matrix.component(REPOSITORIES[name][0]).repository} {root / name}"
+                for name in absent
+            )
+        )
+    commits = {name: _commit(folder) for name, folder in found.items()}
+    faults = [fault for name in found for fault in _faults(found[name], commits[name], matrix, REPOSITORIES[name][0])]
+    if faults and not any_commit:
+        raise UserError("\n".join([*faults, "or allow it with --any-commit, which the verdict then says"]), code=1)
+    label = (
+        f"matrix {matrix.name}, checked out"
+        if not faults
+        else f"NOT the commits of matrix {matrix.name} (--any-commit)"
+    )
+    parts = {name: commit or "unknown" for name, commit in commits.items()}
+    return Stack(
+        tuple(folder.absolute() for folder in found.values()), parts | _versions(("vllm", "torch")) | parts, label
+    )
+
+
+def installed() -> Stack:
+    """The packages of this environment."""
+    return Stack((), _versions(INSTALLED), "the installed packages")
+
+
+def _versions(names: tuple[str, ...]) -> dict[str, str]:
+    return dict(_version(name) for name in names if _version(name)[1])
+
+
+def _version(name: str) -> tuple[str, str]:
+    """Its version, with the commit where it was installed from one."""
+    try:
+        package = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return name, ""
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
+    commit = origin.get("vcs_info", {}).get("commit_id", "")
+    return name, f"{package.version} {commit[:12]}".strip()
+
+
+def _faults(folder: Path, commit: str | None, matrix: Matrix, component: str) -> Iterator[str]:
+    wanted = matrix.component(component).commit
+    if commit != wanted:
+        yield (
+            f"{folder}: expected commit {wanted} (matrix {matrix.name}), found {commit or 'no git checkout'}; "
+            f"git -C {folder} checkout {wanted}"
+        )
+    elif edits := _git(folder, "status", "--porcelain", "--untracked-files=no"):
+        first = edits.splitlines()[0].split(maxsplit=1)[-1]
+        yield (
+            f"{folder}: expected the commit as it is, found {len(edits.splitlines())} edited file(s), {first} first; "
+            f"git -C {folder} stash"
+        )
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit that is checked out; None where the folder is not the top of a checkout."""
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    if not top or Path(top).resolve() != folder.resolve():
+        return None
+    return _git(folder, "rev-parse", "HEAD") or None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # safe.directory: a tree may belong to another user, as in a container
+    command = ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
