@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from emulator import site
-from recipes import schema
 from recipes.compose import HOME
 from recipes.lint import conflicts, read
 from recipes.lint.facts import OVERRIDE, SIZES, Facts
@@ -130,7 +129,7 @@ def test_switches_are_judged_as_mindspeed_does():
         for sizes in LAYOUTS
         for override in overrides()
     ]
-    facts = read("qwen3-235b-30k", schema_matrix())[0]
+    facts = read("qwen3-235b-30k", "performance")[0]
     differing, told = [], Counter()
     for case, verdict in zip(cases, real(cases), strict=True):
         who = verdict.partition(":")[0] if verdict else "fits"
@@ -140,9 +139,3 @@ def test_switches_are_judged_as_mindspeed_does():
             differing.append((case["override"], case["sizes"], verdict, found))
     assert not differing, f"{len(differing)} of {len(cases)} differ: {differing[:3]}"
     assert told["mindspeed"] > 300 and told["fits"] > 300, told
-
-
-def schema_matrix() -> str:
-    """The matrix whose MindSpeed this is about."""
-    assert schema.load("mindspeed", "performance")
-    return "performance"
