@@ -124,7 +124,6 @@ ROLLOUT = (
 
 UPSTREAM = (
     Rule("upstream.equal-samples", upstream.equal_samples, "F1", matrices=NEWER),
-    Rule("upstream.filtered-groups", upstream.filtered_groups, "S2"),
     Rule("upstream.resume", upstream.resume, "F2", "warn", (PERFORMANCE,)),
     Rule("upstream.lost-moments", upstream.lost_moments, "F28", "warn"),
     Rule("upstream.prefix-cache", upstream.prefix_cache, "F3", matrices=(PERFORMANCE,)),

@@ -51,16 +51,6 @@ def equal_samples(facts: Facts) -> Iterator[Fault]:
         )
 
 
-def filtered_groups(facts: Facts) -> Iterator[Fault]:
-    """Rows copy by copy with the DAPO trainer's filter_groups: `batch[:traj_bsz]` cuts groups apart.
-
-    verl 796871d, recipe/dapo/dapo_ray_trainer.py:264; upstream merged the change (#3760) and took it back (#3770).
-    """
-    key = "algorithm.filter_groups"
-    if facts.env.get(INTERLEAVE) == "0" and facts.below(key).get("enable") is True:
-        yield Fault(key, f"{key}.enable: expected false with interleave off, found true", f"set {INTERLEAVE} to 1")
-
-
 def resume(facts: Facts) -> Iterator[Fault]:
     """Resuming crashes: strict loading meets `_extra_state` keys that a hook of MindSpeed 35da6ac adds (F2).
 

@@ -191,8 +191,8 @@ VARIANTS = [
     (BIG, P, f"{R}.cudagraph_capture_sizes=[1,2,4]", "ignored.no-effect"),
     (BIG, P, f"{R}.expert_parallel_size=16", "ignored.no-effect"),
     (BIG, P, f"{R}.log_prob_use_dynamic_bsz=false", "ignored.no-effect"),
-    (BIG, P, "reward_model.megatron.override_transformer_config={use_flash_attn:true}", "ignored.replaced"),
-    (BIG, C, "critic.megatron.override_ddp_config={bucket_size:1}", "ignored.replaced"),
+    (BIG, P, "reward_model.megatron.override_transformer_config={}", "ignored.replaced"),
+    (BIG, C, "critic.megatron.override_ddp_config={}", "ignored.replaced"),
     (
         f"{BIG} {F}.megatron.use_distributed_optimizer=false",
         C,
@@ -218,12 +218,6 @@ VARIANTS = [
         "upstream.gathered-experts",
     ),
     (SMALL, P, model(hidden_size=1536), "upstream.guessed-layout"),
-    (
-        BIG,
-        C,
-        f"+algorithm.filter_groups={{enable:true}} +{E}.VERL_ROLLOUT_INTERLEAVE=0",
-        "upstream.filtered-groups",
-    ),
     (f"{BIG} trainer.resume_mode=disable", P, "trainer.resume_mode=auto", "upstream.resume upstream.lost-moments"),
     (f"{BIG} trainer.resume_mode=disable", C, "trainer.resume_mode=auto", "upstream.lost-moments"),
     (f"{SMALL} trainer.save_freq=-1", C, "trainer.resume_mode=resume_path", "upstream.lost-moments"),
