@@ -87,7 +87,7 @@ def overrides() -> list[dict]:
     found = [{name: one} for name in value for one in value[name]]
     for first, second, _ in (*conflicts.INCOMPATIBLE, *conflicts.NEEDS):
         found.append({first: value[first][0], second: value[second][0]})
-    for _ in range(300):
+    for _ in range(150):
         names = chance.sample(sorted(value), chance.choice([2, 2, 3]))
         found.append({name: chance.choice(value[name]) for name in names})
     return found
