@@ -27,7 +27,7 @@ def devices(facts: Facts) -> Iterator[Fault]:
 def engines(facts: Facts) -> Iterator[Fault]:
     """(B n) % (N / engine) == 0: generation deals rows out to engines.
 
-    verl 21271aa, workers/megatron_workers.py:655, a dispatch over the mesh "rollout".
+    verl 21271aa, workers/megatron_workers.py:657, a dispatch over the mesh "rollout".
     """
     layout, rows, engine = facts.layout, facts.rows, facts.engine
     if not (layout and rows and engine) or _dealt_to_devices(facts) or facts.mode == "async":
@@ -182,6 +182,36 @@ def load_weight(facts: Facts) -> Iterator[Fault]:
     actor, ref = f"{ACTOR}.load_weight", f"{REF}.load_weight"
     if facts.has_reference and facts.is_on(ref) and not facts.is_on(actor):
         yield Fault(ref, f"{ref}: expected {actor}'s {facts.shown(actor)}, found true", "set both to true")
+
+
+def strategies(facts: Facts) -> Iterator[Fault]:
+    """Actor and critic have the same strategy, also where no critic is trained.
+
+    verl 796871d, trainer/main_ppo.py:156; 21271aa does not ask.
+    """
+    actor, critic = facts.get(f"{ACTOR}.strategy"), facts.get("critic.strategy")
+    if actor != critic:
+        yield Fault(
+            "critic.strategy",
+            f"critic.strategy: expected {ACTOR}'s {actor!r}, found {critic!r}",
+            "leave it out: ppo_megatron_trainer sets both",
+        )
+
+
+def data(facts: Facts) -> Iterator[Fault]:
+    """The training files hold at least one batch: verl drops a part of one and asserts that a batch is left.
+
+    verl 21271aa, trainer/ppo/ray_trainer.py:372-374 and 392; 796871d: 530-532 and 550. Prompts that
+    filter_overlong_prompts takes out are not looked at.
+    """
+    key = "data.gen_batch_size" if facts.size("data.gen_batch_size") else SIZES["prompts"]
+    size = facts.size(key)
+    if facts.training_rows is not None and size and facts.training_rows < size:
+        yield Fault(
+            key,
+            f"{key}: expected at most the {facts.training_rows} rows of data.train_files, found {size}: no whole batch",
+            "lower it, or add data",
+        )
 
 
 def temperature(facts: Facts) -> Iterator[Fault]:

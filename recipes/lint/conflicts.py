@@ -6,6 +6,7 @@ All files are below mindspeed/features_manager at 35da6ac.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -80,6 +81,10 @@ class Arguments(dict):
         value = self.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
+    def given(self, name: str) -> int:
+        """A whole number that the recipe itself writes, 0 where there is none."""
+        return self.number(name) if name in self.own else 0
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -96,7 +101,16 @@ def _cp(a: Arguments, algorithm: str) -> bool:
 
 
 def _divides(total: int, part: int) -> bool:
-    return part >= 1 and total % part == 0
+    return total >= 1 and part >= 1 and total % part == 0
+
+
+def _ring(a: Arguments) -> int:
+    """Ranks of a ring in hybrid context parallelism."""
+    return a.number("context_parallel_size", 1) // max(1, a.number("ulysses_degree_in_cp"))
+
+
+def _pp(a: Arguments) -> int:
+    return max(1, a.number("pipeline_model_parallel_size", 1))
 
 
 DEMANDS = (
@@ -139,10 +153,54 @@ DEMANDS = (
         "context_parallel/context_parallel_feature.py:63-68, adaptive_context_parallel.py:42-46",
     ),
     Demand(
+        "cp_window_size",
+        "hybrid_cp_algo: expected at least 1, below cp / ulysses_degree_in_cp, and a divisor of it",
+        lambda a: _cp(a, "hybrid_cp_algo")
+        and not (1 <= a.number("cp_window_size") < _ring(a) and _divides(_ring(a), a.number("cp_window_size"))),
+        "context_parallel/context_parallel_feature.py:79-82",
+    ),
+    Demand(
+        "ulysses_degree_in_cp",
+        "hybrid_cp_algo: expected attention heads that divide by it × tp",
+        lambda a: _cp(a, "hybrid_cp_algo")
+        and not _divides(
+            a.number("num_attention_heads"),
+            a.number("ulysses_degree_in_cp") * a.number("tensor_model_parallel_size", 1),
+        ),
+        "context_parallel/context_parallel_feature.py:71-74",
+    ),
+    Demand(
         "context_parallel_algo",
         "adaptive and hybrid adaptive: ask for seq_length, which verl does not give",
         lambda a: (_cp(a, "adaptive_cp_algo") or _cp(a, "hybrid_adaptive_cp_algo")) and "seq_length" not in a.own,
         "context_parallel/adaptive_context_parallel.py:38, 51",
+    ),
+    Demand(
+        "position_embedding_type",
+        "alibi: expected cp 1, or megatron_cp_algo, alibi_fusion_attn_type 2 and attention_mask_type causal",
+        lambda a: a.number("context_parallel_size", 1) > 1
+        and a.get("position_embedding_type") == "alibi"
+        and not (
+            a.get("context_parallel_algo") == "megatron_cp_algo"
+            and a.get("alibi_fusion_attn_type") == 2
+            and a.get("attention_mask_type") == "causal"
+        ),
+        "context_parallel/context_parallel_feature.py:42-54",
+    ),
+    Demand(
+        "seq_length",
+        "expected a multiple of 2 × cp",
+        lambda a: (_cp(a, "megatron_cp_algo") or _cp(a, "hybrid_cp_algo"))
+        and "seq_length" in a.own
+        and not _divides(a.number("seq_length"), 2 * a.number("context_parallel_size", 1)),
+        "context_parallel/context_parallel_feature.py:40, 76",
+    ),
+    Demand(
+        "use_ulysses_allgather_kv",
+        "expected cp above 1 and ulysses_cp_algo",
+        lambda a: bool(a.get("use_ulysses_allgather_kv"))
+        and (a.number("context_parallel_size", 1) == 1 or a.get("context_parallel_algo") != "ulysses_cp_algo"),
+        "context_parallel/context_parallel_kv_cache.py:55-58",
     ),
     Demand(
         "context_parallel_kv_cache_policy",
@@ -152,9 +210,13 @@ DEMANDS = (
     ),
     Demand(
         "context_parallel_cache_interval",
-        "expected context_parallel_kv_cache_policy beside it",
-        lambda a: a.number("context_parallel_cache_interval") != 0 and not a.get("context_parallel_kv_cache_policy"),
-        "context_parallel/context_parallel_kv_cache.py:41",
+        "expected context_parallel_kv_cache_policy beside it, and fewer than there are layers",
+        lambda a: a.number("context_parallel_cache_interval") != 0
+        and (
+            not a.get("context_parallel_kv_cache_policy")
+            or not 0 <= a.number("context_parallel_cache_interval") < a.number("num_layers")
+        ),
+        "context_parallel/context_parallel_kv_cache.py:40-49",
     ),
     Demand(
         "sparse_mode",
@@ -170,6 +232,14 @@ DEMANDS = (
         "fusions/fused_moe_permute.py:44",
     ),
     Demand(
+        "moe_permute_fusion",
+        "expected moe_pad_expert_input_to_capacity beside moe_expert_capacity_factor",
+        lambda a: bool(a.get("moe_permute_fusion") or a.get("use_fused_moe_token_permute_and_unpermute"))
+        and bool(a.get("moe_expert_capacity_factor"))
+        and not a.get("moe_pad_expert_input_to_capacity"),
+        "fusions/fused_moe_permute.py:49",
+    ),
+    Demand(
         "moe_alltoall_overlap_comm",
         "expected off: its experts have no linear_fc1, so verl's weights do not fit and workers die while loading",
         lambda a: bool(a.get("moe_alltoall_overlap_comm")),
@@ -180,6 +250,16 @@ DEMANDS = (
         "expected moe_token_dispatcher_type allgather beside it",
         lambda a: bool(a.get("moe_allgather_overlap_comm")) and a.get("moe_token_dispatcher_type") != "allgather",
         "moe/moe_allgather_overlap.py:24",
+    ),
+    Demand(
+        "moe_zero_memory_num_layers",
+        "expected moe_zero_memory beside it, and no more than a stage has layers",
+        lambda a: a.get("moe_zero_memory_num_layers") is not None
+        and (
+            a.get("moe_zero_memory", "disable") == "disable"
+            or not 0 <= a.number("moe_zero_memory_num_layers", -1) <= a.number("num_layers") // _pp(a)
+        ),
+        "moe/moe_zero_memory.py:29-31",
     ),
     Demand(
         "moe_zero_memory",
@@ -206,26 +286,59 @@ DEMANDS = (
         "moe/fb_overlap.py:42-46",
     ),
     Demand(
+        "moe_fb_overlap",
+        "expected the dispatcher alltoall and moe_zero_memory other than level1",
+        lambda a: bool(a.get("moe_fb_overlap"))
+        and (a.get("moe_token_dispatcher_type") != "alltoall" or a.get("moe_zero_memory") == "level1"),
+        "moe/fb_overlap.py:31-34",
+    ),
+    Demand(
         "moe_tp_extend_ep",
-        "expected experts that divide by tp × ep",
+        "expected num_experts beside it, which verl does not give, and experts that divide by tp × ep",
         lambda a: bool(a.get("moe_tp_extend_ep"))
-        and a.number("num_moe_experts") > 0
         and not _divides(
-            a.number("num_moe_experts"),
+            a.given("num_experts"),
             a.number("tensor_model_parallel_size", 1) * a.number("expert_model_parallel_size", 1),
         ),
-        "moe/tp_extend_ep.py:22",
+        "moe/tp_extend_ep.py:22, AttributeError where the key is missing",
+    ),
+    Demand(
+        "moe_tp_extend_ep",
+        "expected no moe_expert_capacity_factor",
+        lambda a: bool(a.get("moe_tp_extend_ep")) and a.get("moe_expert_capacity_factor") is not None,
+        "moe/tp_extend_ep.py:27",
+    ),
+    Demand(
+        "unaligned_linear",
+        "expected num_experts beside it, which verl does not give, and no experts",
+        lambda a: bool(a.get("unaligned_linear")) and ("num_experts" not in a.own or a.given("num_experts") > 1),
+        "tensor_parallel/unaligned_linear_feature.py:23, AttributeError where the key is missing",
+    ),
+    Demand(
+        "reuse_fp32_param",
+        "expected use_legacy_models false beside it, which verl does not give",
+        lambda a: bool(a.get("reuse_fp32_param")) and a.own.get("use_legacy_models") is not False,
+        "memory/reuse_fp32_param.py:21, AttributeError where the key is missing",
     ),
     Demand(
         "schedules_method",
-        "dualpipev: expected cp 1, pp above 1 and no virtual stages",
+        "dualpipev: expected overlap_grad_reduce false and untie_embeddings_and_output_weights true beside it, which "
+        "verl does not give",
+        lambda a: a.get("schedules_method") == "dualpipev"
+        and (a.own.get("overlap_grad_reduce") is not False or not a.own.get("untie_embeddings_and_output_weights")),
+        "pipeline_parallel/dualpipev_feature.py:22-25, AttributeError where a key is missing",
+    ),
+    Demand(
+        "schedules_method",
+        "dualpipev: expected no swap_attention, cp 1, pp above 1 and no virtual stages",
         lambda a: a.get("schedules_method") == "dualpipev"
         and (
-            a.number("context_parallel_size", 1) > 1
+            bool(a.get("swap_attention"))
+            or a.number("context_parallel_size", 1) > 1
             or a.number("pipeline_model_parallel_size", 1) == 1
             or a.get("num_layers_per_virtual_pipeline_stage") is not None
         ),
-        "pipeline_parallel/dualpipev_feature.py:31-39",
+        "pipeline_parallel/dualpipev_feature.py:28-39",
     ),
     Demand(
         "recompute_in_bubble",
@@ -249,13 +362,21 @@ DEMANDS = (
     ),
     Demand(
         "tp_2d",
-        "expected tp = tp_x × tp_y and no experts",
+        "expected tp = tp_x × tp_y, no experts, and megatron_cp_algo or ulysses_cp_algo",
         lambda a: bool(a.get("tp_2d"))
         and (
-            a.number("tp_x", 1) * a.number("tp_y", 1) != a.number("tensor_model_parallel_size", 1)
+            a.get("context_parallel_algo", "megatron_cp_algo") not in ("megatron_cp_algo", "ulysses_cp_algo")
+            or a.number("tp_x", 1) * a.number("tp_y", 1) != a.number("tensor_model_parallel_size", 1)
             or a.number("expert_model_parallel_size", 1) > 1
         ),
-        "tensor_parallel/tp_2d.py:39-42",
+        "tensor_parallel/tp_2d.py:35-42",
+    ),
+    Demand(
+        "pipeline_num_transformer_layers",
+        "expected [[n],[n],…] with as many n as there are stages",
+        lambda a: isinstance(a.get("pipeline_num_transformer_layers"), str)
+        and len(re.findall(r"\[\s*\d+\s*\]", a.get("pipeline_num_transformer_layers"))) != _pp(a),
+        "pipeline_parallel/unaligned_pineline_feature.py:48",
     ),
     Demand(
         "param_and_grad_buffer_pad",
@@ -319,6 +440,8 @@ def _arguments(facts: Facts) -> Arguments:
         "expert_model_parallel_size": facts.size("ep") or 1,
         "expert_tensor_parallel_size": facts.layout.etp if facts.layout else 1,
         "sequence_parallel": (facts.size("tp") or 1) > 1,
+        "num_layers": facts.model.layers if facts.model else 0,
+        "num_attention_heads": facts.model.heads if facts.model else 0,
         "num_moe_experts": facts.model.experts if facts.model else None,
         "bf16": True,
         "moe_grouped_gemm": True,

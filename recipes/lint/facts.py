@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from errors import UserError
 from recipes import keys
+from recipes.lint import dataset
 from recipes.lint.models import Model
 from recipes.lint.models import find as find_model
 
@@ -92,6 +93,7 @@ class Facts:
     written: Mapping[str, object]  # the same with interpolations as they are written
     inherited: Mapping[str, object] = field(default_factory=dict)  # verl's own config
     model: Model | None = None
+    training_rows: int | None = None  # rows of the training files, where they can be read
 
     def get(self, key: str, default: object = None) -> object:
         """Any value; `default` where the key is not there."""
@@ -222,7 +224,7 @@ def gather(config: DictConfig, matrix: str, defaults: DictConfig) -> Facts:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"{key}: expected an interpolation that leads to a value, found: {first}; correct it") from None
     values = keys.flatten(resolved)
-    return Facts(matrix, values, written, keys.flatten(defaults), find_model(values))
+    return Facts(matrix, values, written, keys.flatten(defaults), find_model(values), dataset.rows(values))
 
 
 def _absolute(key: str, dots: str, name: str) -> str:

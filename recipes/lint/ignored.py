@@ -60,7 +60,8 @@ IDLE = (
         lambda facts: facts.get(SIZES) is not None and facts.mode != "async",
         "the check wants OmegaConf's list and finds Python's, warns and goes on without (verl 21271aa, workers/rollout/"
         "vllm_rollout/vllm_rollout_spmd.py:185-190)",
-        f"write +{ROLLOUT}.engine_kwargs.vllm.compilation_config.cudagraph_capture_sizes",
+        f"write +{ROLLOUT}.engine_kwargs.vllm.compilation_config.cudagraph_capture_sizes, or apply the patch "
+        "verl/capture-sizes",
         NEWER,
     ),
     Idle(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from recipes.lint.facts import OVERRIDE, REF, ROLLOUT, SIZES, Facts
-from recipes.lint.rule import Fault
+from recipes.lint.rule import COMMERCIAL, Fault
 
 # Sizes beyond those of formulas, by their ends; null stands for "not set" there.
 AT_LEAST_ONE = re.compile(
@@ -12,6 +12,7 @@ AT_LEAST_ONE = re.compile(
     r"|.*(_parallel_size|batch_size|batch_size_per_gpu|max_token_len_per_gpu|ppo_epochs|max_num_seqs"
     r"|max_num_batched_tokens|\.n|\.(max_)?(prompt|response)_length)"
 )
+DEVICES = {"Atlas 800T A2": 8}  # NPUs of a node, by launch.hardware
 LOWER = "lower one of the sizes or change the number of nodes"
 
 
@@ -149,6 +150,42 @@ def heads(facts: Facts) -> Iterator[Fault]:
                 SIZES["tp"], f"{SIZES['tp']}: expected a divisor of the {count} {name}, found {tp}", "use a divisor"
             )
             return
+
+
+def ray_devices(facts: Facts) -> Iterator[Fault]:
+    """Ray has an NPU and a CPU for every rank, and a CPU for the driver's task.
+
+    verl 21271aa, trainer/ppo/ray_trainer.py:103-119 asserts the NPUs (796871d: 120-151, and node by node); it waits for
+    ever for CPUs, of which each rank's bundle takes one (single_controller/ray/base.py:122; 796871d: 115) and the
+    driver's task another (trainer/main_ppo.py:94; 796871d: 86). How many nodes join is known on the cluster only.
+    """
+    found = facts.sizes("nodes", "per_node")
+    if not found:
+        return
+    nodes, per_node = found
+    most = DEVICES.get(str(facts.get("launch.hardware")))
+    if most and per_node > most:
+        yield Fault(
+            SIZES["per_node"],
+            f"{SIZES['per_node']}: expected at most {most}, the NPUs of an {facts.get('launch.hardware')}, found "
+            f"{per_node}",
+            f"set it to {most}",
+        )
+    key = "ray_init" if facts.matrix == COMMERCIAL else "ray_kwargs.ray_init"
+    if facts.get(f"{key}.address") == "local" and nodes > 1:
+        yield Fault(
+            f"{key}.address",
+            f"{key}.address: expected none on {nodes} nodes, found local, a Ray of one node",
+            "remove it, and start Ray on the nodes first",
+        )
+    cpus = facts.size(f"{key}.num_cpus")
+    if cpus and cpus <= per_node:
+        yield Fault(
+            f"{key}.num_cpus",
+            f"{key}.num_cpus: expected at least {per_node + 1}, one for each of {per_node} ranks and one for the "
+            f"driver's task, found {cpus}: verl would wait for ever",
+            f"set it to {per_node + 1} or more",
+        )
 
 
 def engines(facts: Facts) -> Iterator[Fault]:

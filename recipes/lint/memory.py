@@ -16,8 +16,23 @@ from recipes.lint.rule import Fault
 GIB = 2**30
 DEVICE = 64.0  # GiB of an Atlas 800T A2's NPU
 RESERVE = 8.0  # GiB for all that is not counted: 3 of the card itself, 5 of HCCL, context and workspaces; an estimate
-OVERSHOOT = 1.07  # verl's packing goes over the token budget by up to 6 % at 32k (F27)
+OVERSHOOT = 1.07  # verl's packing goes over a token budget by up to 6 % at 32k (F27)
 BLOCK = 128  # tokens
+
+# What a phase's tokens depend on: the switch of dynamic batch sizes, the token budget, the micro-batch without it.
+PHASES = {
+    "update": (f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", SIZES["micro"]),
+    "old": (
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    ),
+    "reference": (
+        f"{REF}.log_prob_use_dynamic_bsz",
+        f"{REF}.log_prob_max_token_len_per_gpu",
+        f"{REF}.log_prob_micro_batch_size_per_gpu",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -91,16 +106,17 @@ def log_prob(facts: Facts) -> Iterator[Fault]:
     """
     for stage in stages(facts)[-1:]:
         stays = _resident(facts, stage)
-        phases = {"old log-probs": {"weights": stage.weights, "logits": stage.logits["old"]} | stays}
+        phases = {"old": {"weights": stage.weights, "logits": stage.logits["old"]} | stays}
         if facts.has_reference:
-            phases["reference log-probs"] = {"weights": stage.weights, "logits": stage.logits["reference"]} | {
+            phases["reference"] = {"weights": stage.weights, "logits": stage.logits["reference"]} | {
                 f"actor's {name}": value for name, value in stays.items()
             }
         for phase, terms in phases.items():
             if sum(terms.values()) > DEVICE:
                 yield Fault(
-                    f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
-                    f"{phase}, last stage: {_sum(terms)}: expected at most {DEVICE:g} GiB",
+                    PHASES[phase][1],
+                    f"{phase} log-probs, last stage: {_sum(terms)}{_packed(facts, phase)}: expected at most "
+                    f"{DEVICE:g} GiB",
                     "lower the token budget (S10), raise tp, or switch offloading on",
                 )
                 break
@@ -218,7 +234,8 @@ def terms_of(facts: Facts) -> Iterator[Fault]:
         worst = max(found, key=lambda stage: sum(stage.update().values()))
         yield Fault(
             SIZES["nodes"],
-            f"update, stage {worst.index} of {len(found)}: {_sum(worst.update())} of {DEVICE:g} GiB",
+            f"update, stage {worst.index} of {len(found)}: {_sum(worst.update())} of {DEVICE:g} GiB"
+            + _packed(facts, "update"),
             "what is not counted: activations of one layer, HCCL, workspaces",
         )
 
@@ -233,8 +250,8 @@ def _too_much(facts: Facts, limit: float, reserve: float, verdict: str) -> Itera
         kept = f" after a reserve of {reserve:g} GiB" if reserve else ""
         yield Fault(
             SIZES["nodes"],
-            f"update {verdict}, stage {worst.index} of {len(found)}: {_sum(terms)}: expected at most {limit:g} GiB"
-            + kept,
+            f"update {verdict}, stage {worst.index} of {len(found)}: {_sum(terms)}{_packed(facts, 'update')}: expected "
+            f"at most {limit:g} GiB{kept}",
             f"add nodes, raise ep, pp or {SIZES['etp']}, or lower {ACTOR}.ppo_max_token_len_per_gpu",
         )
 
@@ -255,25 +272,24 @@ def _resident(facts: Facts, stage: Stage) -> dict[str, float]:
 
 
 def _tokens(facts: Facts) -> dict[str, float]:
-    """Tokens of a micro-batch on an NPU, by phase: the budget with dynamic batch sizes, else whole sequences / cp."""
+    """Tokens of a micro-batch on an NPU, by phase.
+
+    With dynamic batch sizes the budget and what packing overshoots, else whole sequences / cp.
+    """
     cp, width = facts.size("cp") or 1, facts.width or 0
-    phases = {
-        "update": (f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", SIZES["micro"]),
-        "old": (
-            f"{ROLLOUT}.log_prob_use_dynamic_bsz",
-            f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
-            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-        ),
-        "reference": (
-            f"{REF}.log_prob_use_dynamic_bsz",
-            f"{REF}.log_prob_max_token_len_per_gpu",
-            f"{REF}.log_prob_micro_batch_size_per_gpu",
-        ),
-    }
     return {
-        phase: (facts.size(budget) or 0) if facts.is_on(switch) else (facts.size(micro) or 0) * width / cp
-        for phase, (switch, budget, micro) in phases.items()
+        phase: OVERSHOOT * (facts.size(budget) or 0) if facts.is_on(switch) else (facts.size(micro) or 0) * width / cp
+        for phase, (switch, budget, micro) in PHASES.items()
     }
+
+
+def _packed(facts: Facts, phase: str) -> str:
+    """The tokens that a sum counts, for messages."""
+    switch, key, _ = PHASES[phase]
+    budget = facts.size(key)
+    return (
+        f" (tokens of an NPU: {budget} × {OVERSHOOT}, as packing overshoots)" if facts.is_on(switch) and budget else ""
+    )
 
 
 def _logits(facts: Facts, model: Model, tp: int, tokens: dict[str, float]) -> dict[str, float]:

@@ -25,7 +25,11 @@ NO_EFFECT = (
         BOTH,
         "nobody reads it; the dense SwiGLU is always fused (features_manager, FusedSwigluFeature)",
     ),
-    ("use_fused_rmsnorm", BOTH, "PTNorm sets it for every RMSNorm anyway (core/megatron_basic/megatron_basic.py:103)"),
+    (
+        "use_fused_rmsnorm",
+        BOTH,
+        "PTNorm sets it for every RMSNorm anyway (core/megatron_basic/megatron_basic.py:103; at 1cdd0ab: 98)",
+    ),
     ("apply_rope_fusion", BOTH, "apply_rotary_pos_emb resets it with a warning, as Apex's operator is not there"),
     ("use_distributed_optimizer", BOTH, "MindSpeed reads it only with reuse_fp32_param; verl's own key is what counts"),
     (

@@ -41,7 +41,10 @@ SIZES = (
     Rule("sizes.log-prob-micro-batch", batches.log_prob_micro, "S7"),
     Rule("sizes.agent-workers", batches.agent_workers, "E5", vary=("workers",)),
     Rule("sizes.load-weight", batches.load_weight, "S7"),
+    Rule("sizes.strategies", batches.strategies, "S7", matrices=(COMMERCIAL,)),
     Rule("sizes.temperature", batches.temperature, "S7"),
+    Rule("sizes.data", batches.data, "S7", vary=("prompts",)),
+    Rule("sizes.ray", layout.ray_devices, "C7", layout=True),
     Rule("lengths.budget", lengths.budgets, "S10"),
     Rule("lengths.context", lengths.positions, "E7"),
     Rule("lengths.chunked-prefill", lengths.chunked_prefill, "E7"),
@@ -121,11 +124,12 @@ ROLLOUT = (
 
 UPSTREAM = (
     Rule("upstream.equal-samples", upstream.equal_samples, "F1", matrices=NEWER),
-    Rule("upstream.filtered-groups", upstream.filtered_groups, "S2"),
     Rule("upstream.resume", upstream.resume, "F2", "warn", (PERFORMANCE,)),
+    Rule("upstream.lost-moments", upstream.lost_moments, "F28", "warn"),
     Rule("upstream.prefix-cache", upstream.prefix_cache, "F3", matrices=(PERFORMANCE,)),
     Rule("upstream.dummy-compile", upstream.dummy_compile, "F4", "warn", NPU),
-    Rule("upstream.gathered-experts", upstream.gathered_experts, "F7", matrices=NEWER),
+    Rule("upstream.gathered-experts", upstream.gathered_experts, "F7"),
+    Rule("upstream.drifting-experts", upstream.drifting_experts, "F29"),
     Rule("upstream.guessed-layout", upstream.guessed_layout, "F10", matrices=NEWER),
     Rule("upstream.first-rank-metrics", upstream.first_rank_metrics, "F15", "note", (COMMERCIAL,)),
     Rule("upstream.masked-ids", upstream.masked_ids, "F18", "note", NEWER),
@@ -147,3 +151,28 @@ MEMORY = (
 
 # F1 first: it costs everything and says nothing.
 RULES = (*UPSTREAM, *SIZES, *OVERRIDES, *ENVIRONMENT, *ROLLOUT, *IGNORED, *MEMORY)
+
+# What verl, Megatron and the engine demand at start-up, in both NPU matrices unless a rule's row says otherwise, and
+# the rules that say it before.
+CONSTRAINTS: dict[str, tuple[str, ...]] = {
+    "devices % (tp pp cp)": ("sizes.copies",),
+    "rows % (dp × micro-batch)": ("sizes.micro-batch", "sizes.micro-batch-given"),
+    "batch >= mini-batch": ("sizes.mini-batch",),
+    "one key for each log-prob micro-batch": ("sizes.log-prob-micro-batch",),
+    "rows are dealt out to the rollout": ("sizes.batch-engines", "sizes.batch-devices"),
+    "rows are balanced over devices": ("sizes.batch-devices",),
+    "rows % dp": ("sizes.batch-copies", "sizes.batch-devices"),
+    "rows of a copy % its mini-batch": ("sizes.mini-batch-whole", "sizes.mini-batch-floored"),
+    "devices % engine": ("sizes.engines",),
+    "token budget × cp >= a sequence": ("lengths.budget", "sizes.virtual-micro-batches"),
+    "virtual stages": ("sizes.virtual-stages", "sizes.virtual-micro-batches"),
+    "devices % (etp ep pp), experts % ep": ("sizes.expert-copies", "sizes.experts"),
+    "layers over stages": ("sizes.layers",),
+    "lengths of the rollout": ("sizes.engines", "lengths.context", "lengths.chunked-prefill"),
+    "sizes of an engine": ("sizes.engine-experts", "sizes.engine-stages"),
+    "rows % agent workers": ("sizes.agent-workers",),
+    "micro-batch of reference log-probs": ("sizes.log-prob-micro-batch",),
+    "micro-batch of old log-probs": ("sizes.log-prob-micro-batch",),
+    "actor's and others' settings agree": ("sizes.load-weight", "sizes.strategies"),
+    "a whole batch of data, enough devices": ("sizes.data", "sizes.ray", "environment.visible-devices"),
+}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import gcd
 
-from recipes.lint.facts import ROLLOUT, SIZES, Facts
-from recipes.lint.rule import Fault
+from recipes.lint.facts import ACTOR, ROLLOUT, SIZES, Facts
+from recipes.lint.rule import COMMERCIAL, Fault
 
 INTERLEAVE = "VERL_ROLLOUT_INTERLEAVE"  # what the patch verl/batch-layout reads; 1 where it is not set
 
@@ -51,16 +51,6 @@ def equal_samples(facts: Facts) -> Iterator[Fault]:
         )
 
 
-def filtered_groups(facts: Facts) -> Iterator[Fault]:
-    """Rows copy by copy with the DAPO trainer's filter_groups: `batch[:traj_bsz]` cuts groups apart.
-
-    verl 796871d, recipe/dapo/dapo_ray_trainer.py:264; upstream merged the change (#3760) and took it back (#3770).
-    """
-    key = "algorithm.filter_groups"
-    if facts.env.get(INTERLEAVE) == "0" and facts.below(key).get("enable") is True:
-        yield Fault(key, f"{key}.enable: expected false with interleave off, found true", f"set {INTERLEAVE} to 1")
-
-
 def resume(facts: Facts) -> Iterator[Fault]:
     """Resuming crashes: strict loading meets `_extra_state` keys that a hook of MindSpeed 35da6ac adds (F2).
 
@@ -74,6 +64,27 @@ def resume(facts: Facts) -> Iterator[Fault]:
             "`…_extra_state`",
             "apply the patch mindspeed/extra-state before the first resume",
         )
+
+
+def lost_moments(facts: Facts) -> Iterator[Fault]:
+    """A resumed run starts with Adam's moments at zero while its step count goes on, without a message (F28).
+
+    verl asks Megatron for what to load without saying that it loads (verl 21271aa, utils/checkpoint/
+    megatron_checkpoint_manager.py:255, called at 298; 796871d: 251, 291). So core_v0.12.1 does not make the moments
+    (core/optimizer/distrib_optimizer.py:1098) and lists none (1293). Mended by verl #3850, 2025-10-24. `rl_plugins`
+    makes them first; it is written for verl 21271aa and 0.6.0.
+    """
+    key, mode = "actor_rollout_ref.model.external_lib", facts.get("trainer.resume_mode")
+    contents = facts.get(f"{ACTOR}.checkpoint.load_contents")
+    resumes = mode == "resume_path" or (mode != "disable" and facts.size("trainer.save_freq"))
+    if not resumes or (isinstance(contents, list) and "optimizer" not in contents) or _has_plugins(facts.get(key)):
+        return
+    plugin = "" if facts.matrix == COMMERCIAL else f", or set {key} to rl_plugins with recipes/plugins on PYTHONPATH"
+    yield Fault(
+        key,
+        "resuming: expected Adam's moments from the checkpoint, found that verl does not load them; they start from 0",
+        f"apply the patch verl/resume-moments before the first resume{plugin}",
+    )
 
 
 def prefix_cache(facts: Facts) -> Iterator[Fault]:
@@ -108,8 +119,8 @@ def dummy_compile(facts: Facts) -> Iterator[Fault]:
 def gathered_experts(facts: Facts) -> Iterator[Fault]:
     """tp > 1 with ep 1 and expert tp 1: expert weights, which are replicated, are gathered over tp (F7).
 
-    verl 21271aa, utils/megatron_utils.py:896 takes the other branch only with ep > 1; gate_proj arrives with tp times
-    its rows.
+    verl 21271aa, utils/megatron_utils.py:896 takes the other branch only with ep > 1, and so does 796871d: 887;
+    gate_proj arrives with tp times its rows. `drifting_experts` is about the same layout.
     """
     layout, model = facts.layout, facts.model
     if layout and model and model.experts and layout.tp > 1 and layout.ep == 1 and layout.etp != layout.tp:
@@ -117,7 +128,26 @@ def gathered_experts(facts: Facts) -> Iterator[Fault]:
             SIZES["ep"],
             f"tp {layout.tp}, ep 1, expert tp {layout.etp}: expected ep above 1 or expert tp {layout.tp}; weights of "
             f"{layout.tp} times their rows would reach the rollout",
-            f"set {SIZES['etp']} to {layout.tp}, raise ep, or apply the patch verl/expert-gather",
+            f"set {SIZES['etp']} to {layout.tp} or raise ep; the patch verl/expert-gather mends this fault alone",
+        )
+
+
+def drifting_experts(facts: Facts) -> Iterator[Fault]:
+    """The same layout: experts' gradients are not summed over tensor-parallel ranks, so their copies drift apart (F29).
+
+    With ep 1 Megatron marks experts as dense (core_v0.12.1, core/transformer/moe/experts.py:210, tensor_parallel/
+    layers.py:809; MindSpeed's TEGroupedLinear the same, te/pytorch/module/grouped_linear.py:126 at 35da6ac, 89 at
+    1cdd0ab), so their gradients are reduced over copies of the model (core/distributed/distributed_data_parallel.py:99)
+    and not over the ranks of tp, which have the same experts and other tokens; core/distributed/
+    finalize_model_grads.py:189 sums norms alone.
+    """
+    layout, model = facts.layout, facts.model
+    if layout and model and model.experts and layout.tp > 1 and layout.ep == 1 and layout.etp < layout.tp:
+        yield Fault(
+            SIZES["etp"],
+            f"tp {layout.tp}, ep 1, expert tp {layout.etp}: expected ep above 1 or expert tp {layout.tp}, found copies "
+            f"of the experts on {layout.tp // layout.etp} ranks of tp, whose gradients nobody sums",
+            f"set {SIZES['etp']} to {layout.tp}, or raise ep",
         )
 
 
@@ -136,7 +166,7 @@ def guessed_layout(facts: Facts) -> Iterator[Fault]:
             SIZES["rollout_tp"],
             f"hidden {model.hidden} against {width}, an expert's width on a rank: expected neither equal nor twice it; "
             "reloaded weights would be wrong without an error",
-            f"change {SIZES['rollout_tp']} or the expert parallelism",
+            f"change {SIZES['rollout_tp']} or the expert parallelism, or apply the patch vllm-ascend/moe-layout",
         )
 
 
@@ -147,7 +177,7 @@ def first_rank_metrics(facts: Facts) -> Iterator[Fault]:
         yield Fault(
             SIZES["nodes"],
             f"actor/* metrics: expected over {layout.dp} copies of the model, found those of the first one",
-            "do not compare them across matrices, or apply the patch verl/metrics-of-all",
+            "do not compare them across matrices, or apply the patch verl/metrics-all-ranks",
         )
 
 
@@ -186,5 +216,10 @@ def logged_entropy(facts: Facts) -> Iterator[Fault]:
             f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
             f"logits of old log-probs: {budget} tokens × {model.vocabulary} / tp {layout.tp} × 16 B = {16 * each:.1f} "
             f"GiB, of which {10 * each:.1f} GiB are for an entropy that is only logged",
-            "the patch verl/entropy-on-demand saves them",
+            "the patch verl/log-prob-entropy saves them",
         )
+
+
+def _has_plugins(given: object) -> bool:
+    """Whether model.external_lib, a name or a list of names, loads our plugins."""
+    return any(str(name).split(".")[0] == "rl_plugins" for name in (given if isinstance(given, list) else [given]))

@@ -25,12 +25,6 @@ def files(recipe: Recipe) -> Iterator[str]:
             elif missing := wanted - set(footer.schema.to_arrow_schema().names):
                 columns = ", ".join(footer.schema.to_arrow_schema().names)
                 yield f"{path}: expected a column {' and '.join(sorted(missing))}, found {columns}; set data.prompt_key"
-    rows = training_rows(config)
-    if rows is not None and rows < config.data.train_batch_size:
-        yield (
-            f"data.train_batch_size: expected at most the {rows} rows of data.train_files, found "
-            f"{config.data.train_batch_size} (verl drops a part of a batch); lower it"
-        )
 
 
 def reward(recipe: Recipe) -> Iterator[str]:

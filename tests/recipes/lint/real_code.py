@@ -1,4 +1,4 @@
-"""What the real verl and Megatron say, in a process of its own: `python real_code.py layouts|parameters < cases.json`.
+"""What the real verl and Megatron say, in a process of its own: `python real_code.py COMMAND < cases.json`.
 
 Worlds of many ranks are faked with torch's own "fake" process group: Megatron computes groups, nothing is sent.
 """
@@ -139,6 +139,27 @@ def _count(case: dict) -> list[int]:
     return [sum(size for expert, size in sizes if expert is wanted) for wanted in (False, True)]
 
 
+def gradients(cases: list[dict]) -> list[list[int]]:
+    """Over how many ranks Megatron reduces an expert's gradient, and on how many that expert's weight lies."""
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    return [_reduced(case) for case in cases]
+
+
+def _reduced(case: dict) -> list[int]:
+    from megatron.core import parallel_state
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+
+    with world(case["devices"]):
+        groups(case)
+        config = _transformer(case)
+        expert = ColumnParallelLinear(96, 32, config=config, init_method=None, bias=False, is_expert=True)
+        chunk = torch.nn.ModuleDict({"experts": expert})
+        trained = DistributedDataParallel(config, DistributedDataParallelConfig(), chunk)
+        (buffer,) = trained.buffers or trained.expert_parallel_buffers
+        return [buffer.data_parallel_world_size, parallel_state.get_expert_data_parallel_world_size()]
+
+
 def _transformer(case: dict):
     import torch.nn.functional as functional
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -179,5 +200,5 @@ def _transformer(case: dict):
 
 if __name__ == "__main__":
     torch.cuda.Stream = lambda *a, **k: None  # Megatron makes one while it initialises
-    answer = {"layouts": layouts, "parameters": parameters}[sys.argv[1]](json.load(sys.stdin))
+    answer = {"layouts": layouts, "parameters": parameters, "gradients": gradients}[sys.argv[1]](json.load(sys.stdin))
     print(json.dumps(answer))

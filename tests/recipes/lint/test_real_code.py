@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipes.compose import HOME
-from recipes.lint import parameters, read
+from recipes.lint import parameters, read, upstream
 from recipes.lint.facts import ACTOR, REF, ROLLOUT, SIZES, Facts
 from recipes.lint.models import KNOWN, Model
 from recipes.lint.rules import RULES
@@ -163,6 +163,28 @@ def test_parameters_are_megatrons_own_to_the_last_one():
             share = parameters.of_rank(model, tp, ep, etp, counts[stage], stage == 0, stage == pp - 1)
             expected.append([share.dense, share.experts])
     assert real_code("parameters", cases) == expected
+
+
+@pytest.mark.slow
+def test_gradients_of_experts_are_reduced_over_all_their_copies_where_the_linter_says_so():
+    cases = [
+        {"devices": devices, "tp": tp, "pp": 1, "cp": cp, "ep": ep, "etp": etp, "first": None, "last": None}
+        for devices in (4, 8)
+        for tp in (1, 2, 4)
+        for cp in (1, 2)
+        for ep in (1, 2)
+        for etp in (1, 2, 4)
+        if devices % (tp * cp) == 0 and devices % (ep * etp) == 0 and etp <= tp
+    ]
+    smoke, drifting = replace(read("smoke")[0], model=TINY), []
+    for case in cases:
+        facts = smoke.with_value("trainer.n_gpus_per_node", case["devices"])
+        for name in ("tp", "pp", "cp", "ep", "etp"):
+            facts = facts.with_value(name, case[name])
+        drifting.append(bool(list(upstream.drifting_experts(facts))))
+    answers = real_code("gradients", [{**case, "model": asdict(TINY)} for case in cases])
+    assert [reduced != copies for reduced, copies in answers] == drifting
+    assert any(drifting) and not all(drifting)
 
 
 def test_totals_are_the_published_ones():
