@@ -27,15 +27,20 @@ COMPOSED = {  # what names a composed recipe
         "nodes": "number of machines, else the recipe's own",
         "dry-run": "print the command and its environment, start nothing",
         "rehearse": "run the recipe in miniature on emulated devices",
-        "root": "with --rehearse: the sources of the matrix's commits",
+        "root": "with --rehearse: a folder with checkouts of the matrix's commits",
+        "any-commit": "with --root: other commits too; the verdict says so",
         "run-dir": "where the run is kept; that of an earlier run resumes it",
     },
 )
-def train(_, recipe="", matrix=None, nodes=NODES, set=None, dry_run=False, rehearse=False, root=None, run_dir=None):
-    """Train a recipe: compose, check, launch, watch."""
-    from recipes.train import Order, train
+def train(
+    _, recipe="", matrix=None, nodes=NODES, set=None, dry_run=False, rehearse=False, root=None, any_commit=False,
+    run_dir=None,
+):  # fmt: skip
+    """Train a recipe: compose, check, launch, watch; or rehearse it on emulated devices."""
+    from recipes.order import Order
+    from recipes.train import train
 
-    return train(Order(recipe, matrix, nodes, set, run_dir, rehearse, root), dry_run=dry_run)
+    return train(Order(recipe, matrix, nodes, set or (), run_dir, rehearse, root, any_commit, dry_run))
 
 
 @command(

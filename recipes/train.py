@@ -6,8 +6,7 @@ import json
 import shlex
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,6 +16,7 @@ from checks import secrets
 from errors import UserError
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import DEFAULT, Recipe, compose
+from recipes.order import Order
 from recipes.resume import Start
 from recipes.scratch import make as make_scratch
 from recipes.scratch import place as scratch_place
@@ -25,26 +25,17 @@ from recipes.watch import Outcome, watch
 FACTS_SECONDS = 5.0  # to finish describing the machine after a run that was shorter than that
 
 
-@dataclass(frozen=True)
-class Order:
-    """What was asked for on the command line."""
-
-    recipe: str
-    matrix: str | None = None
-    nodes: int = 0  # 0: the recipe's own
-    settings: Sequence[str] = ()
-    run_dir: str | None = None
-    rehearse: bool = False
-    root: str | None = None
-
-
-def train(order: Order, dry_run: bool = False) -> int:
+def train(order: Order) -> int:
     """Trains a recipe; the exit code. Raises UserError for whatever the user can put right."""
+    if order.rehearse or order.root or order.any_commit:
+        from recipes.rehearsal import rehearse
+
+        return rehearse(order)
     recipe = compose(order.recipe, order.settings, order.matrix)
-    _refuse_what_is_not_there(order, recipe.config)
+    _refuse_several_nodes(order, recipe.config)
     chosen = _matrix(order, recipe.config)
     path = _run_path(order, recipe)
-    if dry_run:
+    if order.dry_run:
         return _show(recipe, path, rundir.is_run(path))
     site = prepare.site(recipe)
     prepare.everything(recipe, site)
@@ -184,9 +175,7 @@ def _show(recipe: Recipe, path: Path, earlier: bool) -> int:
     return 0
 
 
-def _refuse_what_is_not_there(order: Order, config: DictConfig) -> None:
-    if order.rehearse or order.root:
-        raise UserError("--rehearse: not available in this version; leave it out to train the recipe itself")
+def _refuse_several_nodes(order: Order, config: DictConfig) -> None:
     nodes = order.nodes or OmegaConf.select(config, "launch.nodes") or config.trainer.nnodes
     if nodes != 1 or config.trainer.nnodes != 1:
         raise UserError(

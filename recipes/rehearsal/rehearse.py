@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,6 +17,7 @@ from recipes import command, failure, launch, prepare, rundir, stacks
 from recipes.compose import HOME, INSTALLED, setting, verl_defaults
 from recipes.lint import Facts, lint_facts, read
 from recipes.lint.facts import OVERRIDE
+from recipes.order import Order
 from recipes.rehearsal import checks, miniature, observations, upstream, verdict
 from recipes.rehearsal.upstream import Stack
 from recipes.scratch import make as make_scratch
@@ -28,21 +29,12 @@ PATIENCE = 600.0  # seconds without a line of the log or a step: a hang
 READ_SECONDS = 300
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is rehearsed, and on what."""
-
-    recipe: str
-    matrix: str | None = None
-    nodes: int = 0
-    settings: tuple[str, ...] = ()
-    run_dir: str | None = None
-    root: str | None = None
-    any_commit: bool = False
-
-
 def rehearse(order: Order) -> int:
     """The exit code: 0 where every check passed, 1 where one failed. UserError for what the user can put right."""
+    if not order.rehearse:
+        raise UserError(
+            "--root, --any-commit: expected --rehearse beside it, found a training; add it, or leave them out"
+        )
     facts, recipe, faults = read(order.recipe, order.matrix, order.nodes, order.settings)
     _refuse_what_lint_refuses(facts, [finding.message for finding in faults])
     stack = _stack(order, facts)
@@ -51,6 +43,8 @@ def rehearse(order: Order) -> int:
     if rundir.is_run(path):
         raise UserError(f"--run-dir {path}: expected a new folder, found an earlier run; name another")
     verdict.introduce(recipe.name, facts.matrix, stack, changes)
+    if order.dry_run:
+        return 0
     config = _equipped(small, stack, path, facts)
     made = replace(recipe, config=config)
     site = prepare.site(made)

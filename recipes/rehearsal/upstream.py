@@ -19,6 +19,7 @@ REPOSITORIES = {
     "vllm": ("vllm", "vllm"),
 }
 OPTIONAL = {"vllm"}  # else the installed release
+PACKAGES = "packages"  # beside the checkouts, from `pip install --target`: what the matrix has in another version
 INSTALLED = ("verl", "mindspeed", "megatron-core", "vllm", "vllm-ascend", "torch", "torch-npu", "tensordict", "ray")
 
 
@@ -68,6 +69,12 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
 def installed() -> Stack:
     """The packages of this environment."""
     return Stack((), _versions(INSTALLED), "the installed packages")
+
+
+def _packages(folder: Path) -> dict[str, str]:
+    """What lies in a folder of packages, with versions."""
+    found = importlib.metadata.distributions(path=[str(folder)]) if folder.is_dir() else ()
+    return {package.metadata["Name"]: package.version for package in found}
 
 
 def _versions(names: tuple[str, ...]) -> dict[str, str]:

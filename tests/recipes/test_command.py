@@ -15,6 +15,7 @@ from checks import secrets
 from errors import UserError
 from recipes import command, train
 from recipes.compose import compose, setting
+from recipes.order import Order
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/$"), min_size=1, max_size=20)
 
@@ -81,8 +82,7 @@ def test_a_variable_that_no_environment_can_hold_is_refused(given):
 @pytest.mark.parametrize(
     ("order", "settings", "part"),
     [
-        ({"rehearse": True}, [], "--rehearse: not available in this version"),
-        ({"root": "/src"}, [], "--rehearse: not available in this version"),
+        ({"root": "/src"}, [], "expected --rehearse beside it"),
         ({"nodes": 2}, [], "expected one node, found 2"),
         ({}, ["launch.nodes=8"], "expected one node, found 8"),
         ({}, ["trainer.nnodes=8"], "trainer.nnodes 8"),
@@ -91,6 +91,6 @@ def test_a_variable_that_no_environment_can_hold_is_refused(given):
 )
 def test_what_is_not_there_is_refused_in_words(recipe, tmp_path, order, settings, part):
     with pytest.raises(UserError) as caught:
-        train.train(train.Order(str(recipe), settings=settings, run_dir=str(tmp_path / "run"), **order))
+        train.train(Order(str(recipe), settings=settings, run_dir=str(tmp_path / "run"), **order))
     assert caught.value.code == 2 and part in str(caught.value)
     assert not (tmp_path / "run").exists()
