@@ -165,13 +165,16 @@ class Facts:
         return tp * self.engine_dp * (self.size(f"{ROLLOUT}.pipeline_model_parallel_size") or 1)
 
     @cached_property
+    def spreads_experts(self) -> bool:
+        """Whether the rollout's expert parallelism is switched on; on a single device, too."""
+        node = ROLLOUT if self.matrix == "commercial" else ENGINE
+        on = self.is_on(f"{node}.enable_expert_parallel")
+        return on or (self.mode == "async" and (self.size(f"{ROLLOUT}.expert_parallel_size") or 1) > 1)
+
+    @cached_property
     def engine_ep(self) -> int:
         """Expert parallelism of the rollout: all devices of the engine, or 1 where it is off."""
-        on = {
-            "commercial": self.is_on(f"{ROLLOUT}.enable_expert_parallel"),
-        }.get(self.matrix, self.is_on(f"{ENGINE}.enable_expert_parallel"))
-        on = on or (self.mode == "async" and (self.size(f"{ROLLOUT}.expert_parallel_size") or 1) > 1)
-        return (self.size("rollout_tp") or 1) * self.engine_dp if on else 1
+        return (self.size("rollout_tp") or 1) * self.engine_dp if self.spreads_experts else 1
 
     @property
     def mode(self) -> object:

@@ -33,17 +33,22 @@ def budgets(facts: Facts) -> Iterator[Fault]:
 
 
 def positions(facts: Facts) -> Iterator[Fault]:
-    """The model's context holds prompt + response.
+    """The model's context holds prompt + response, and max_model_len.
 
-    verl 21271aa, workers/rollout/vllm_rollout/vllm_rollout_spmd.py:141; 796871d: 121. RoPE scaling is not looked at.
+    verl 21271aa, workers/rollout/vllm_rollout/vllm_rollout_spmd.py:141; 796871d: 121; vLLM 0.11.0,
+    config/model.py:1893. RoPE scaling is not looked at.
     """
-    width, model = facts.width, facts.model
+    key = f"{ROLLOUT}.max_model_len"
+    width, length, model = facts.width, facts.size(key), facts.model
+    context = f"max_position_embeddings {model.positions} of {model.name}" if model else ""
     if width and model and model.positions and model.positions < width:
         yield Fault(
             "data.max_response_length",
-            f"prompt + response = {width}: expected at most max_position_embeddings {model.positions} of {model.name}",
+            f"prompt + response = {width}: expected at most {context}",
             "shorten one of them, or extend the model's context (rope_scaling in its config.json)",
         )
+    elif length and model and model.positions and model.positions < length:
+        yield Fault(key, f"{key}: expected at most {context}, found {length}", "set it to null")
 
 
 def chunked_prefill(facts: Facts) -> Iterator[Fault]:
@@ -58,21 +63,6 @@ def chunked_prefill(facts: Facts) -> Iterator[Fault]:
             key,
             f"{key}: expected at least the model length {length} with enable_chunked_prefill, found {tokens}",
             f"raise it to {length}, or set {ROLLOUT}.enable_chunked_prefill to false",
-        )
-
-
-def batched_tokens(facts: Facts) -> Iterator[Fault]:
-    """Without chunked prefill a smaller max_num_batched_tokens is raised to the model length, silently.
-
-    vllm-ascend 15b2e5c, platform.py:158-161 (R12). The profile run then takes that many tokens, too.
-    """
-    key = f"{ROLLOUT}.max_num_batched_tokens"
-    tokens, length = facts.size(key), model_length(facts)
-    if facts.get(f"{ROLLOUT}.enable_chunked_prefill") is False and tokens and length and tokens < length:
-        yield Fault(
-            key,
-            f"{key}: {tokens} is below the model length {length}; vllm-ascend raises it to that without a word",
-            f"write {length}, so that the recipe says what runs",
         )
 
 

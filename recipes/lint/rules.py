@@ -13,7 +13,7 @@ from recipes.lint import (
     rollout,
     upstream,
 )
-from recipes.lint.rule import COMMERCIAL, NEWER, NPU, PERFORMANCE, Rule
+from recipes.lint.rule import COMMERCIAL, CPU, NEWER, NPU, PERFORMANCE, Rule
 
 SIZES = (
     Rule("sizes.positive", layout.positive, "S7"),
@@ -48,7 +48,7 @@ SIZES = (
     Rule("lengths.budget", lengths.budgets, "S10"),
     Rule("lengths.context", lengths.positions, "E7"),
     Rule("lengths.chunked-prefill", lengths.chunked_prefill, "E7"),
-    Rule("lengths.batched-tokens", lengths.batched_tokens, "E7", "warn", NEWER),
+    Rule("lengths.batched-tokens", rollout.raised_tokens, "E7", "warn", (PERFORMANCE,)),
     Rule("lengths.cut-answers", lengths.cut_answers, "E7", "warn"),
 )
 
@@ -94,23 +94,28 @@ IGNORED = (
 )
 
 ROLLOUT = (
-    Rule("rollout.capture-sizes", rollout.capture_sizes, "G2", "warn", NPU),
-    Rule("rollout.no-streams", rollout.no_budget, "G2", matrices=NPU),
+    Rule("rollout.capture-sizes", rollout.capture_sizes, "G2", "warn"),
+    Rule("rollout.no-streams", rollout.no_budget, "G2"),
     Rule("rollout.sizes-are-numbers", rollout.sizes_are_numbers, "G2", matrices=NEWER),
+    Rule("rollout.sizes-once", rollout.sizes_once, "G2", "warn", NEWER),
+    Rule("rollout.sizes-split", rollout.sizes_split, "G2", matrices=(CPU,)),
     Rule("rollout.sizes-reach", rollout.sizes_reach, "G2", "warn", (PERFORMANCE,)),
     Rule("rollout.full-decode-only", rollout.full_decode_only, "G2", "warn", NEWER),
     Rule("rollout.graph-mode", rollout.graph_mode, "S11", matrices=NEWER),
     Rule("rollout.torchair", rollout.torchair, "S11", matrices=NEWER),
     Rule("rollout.shared-experts", rollout.shared_experts, "S12", "warn", NEWER),
     Rule("rollout.block-size", rollout.block_size, "F3", "warn", NEWER),
+    Rule("rollout.batched-sequences", rollout.batched_sequences, "E7", matrices=NEWER),
     Rule("rollout.other-scheduler", rollout.other_scheduler, "F8", "warn", NEWER),
     Rule("rollout.scheduler", rollout.scheduler_config, "F8", matrices=NEWER),
     Rule("rollout.explicit-scheduler", rollout.explicit_scheduler, "F8", "warn", (PERFORMANCE,)),
     Rule("rollout.unknown-key", rollout.unknown_additional, "E1", matrices=NEWER),
+    Rule("rollout.unknown-argument", rollout.unknown_argument, "E1", matrices=NEWER),
     Rule("rollout.split-heads", rollout.split_heads, "S12", matrices=NEWER),
     Rule("rollout.quantization", rollout.quantization, "E7", matrices=NEWER),
+    Rule("rollout.speculation", rollout.speculation, "S11", matrices=NEWER),
     Rule("rollout.dense-experts", rollout.dense_experts, "S12"),
-    Rule("rollout.data-type", rollout.data_type, "E7", matrices=NPU),
+    Rule("rollout.data-type", rollout.data_type, "E7"),
     Rule("rollout.duplicates", rollout.duplicate_generation, "S12", matrices=NEWER),
     Rule("rollout.async", rollout.asynchronous, "F9", matrices=NEWER),
     Rule("rollout.plugin-argument", rollout.plugin_collision, "E1", matrices=(COMMERCIAL,)),

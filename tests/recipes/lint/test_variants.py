@@ -150,7 +150,7 @@ VARIANTS = [
     (BIG, P, f"+{E}.CPU_AFFINITY_CONF=2", "environment.affinity"),
     # rollout
     (BIG, P, "launch.rollout.capture_sizes=[1,2,4,8,16,32,64]", "rollout.capture-sizes"),
-    (BIG, P, "launch.rollout.capture_sizes=[1,2,2]", "rollout.sizes-are-numbers rollout.sizes-reach"),
+    (BIG, P, "launch.rollout.capture_sizes=[1,2,2]", "rollout.sizes-once rollout.sizes-reach"),
     (BIG, P, "launch.rollout.capture_sizes=[1,2,4,8,16]", "rollout.sizes-reach"),
     (BIG, P, f"+{V}.compilation_config.cudagraph_mode=FULL_DECODE_ONLY", "rollout.full-decode-only"),
     (BIG, P, f"+{V}.compilation_config.cudagraph_mode=FULL", "rollout.graph-mode"),
@@ -163,7 +163,7 @@ VARIANTS = [
     (BIG, P, f"+{V}.additional_config.lmhead_tensor_parallel_size=2", "rollout.split-heads"),
     (BIG, P, f"+{V}.quantization=fp8", "rollout.quantization"),
     (BIG, P, f"{R}.dtype=float32", "rollout.data-type"),
-    (BIG, P, f"{R}.data_parallel_size=2", "rollout.duplicates rollout.capture-sizes"),
+    (BIG, P, f"{R}.data_parallel_size=2", "rollout.duplicates"),
     (BIG, P, f"{R}.mode=async", "rollout.async"),
     (
         SMALL,
@@ -240,6 +240,20 @@ VARIANTS = [
     (BIG, P, f"{R}.free_cache_engine=false", "memory.sleep"),
     (BIG, P, f"{R}.gpu_memory_utilization=1.5", "memory.utilization"),
     (BIG, P, f"{R}.max_num_seqs=1024", "memory.rollout-near rollout.sizes-reach"),
+    # arguments of the engine, as vLLM and vllm-ascend take them
+    (BIG, P, "launch.rollout.capture_sizes=[64,many]", "rollout.sizes-are-numbers"),
+    (BIG, P, "launch.rollout.capture_sizes=null", "rollout.capture-sizes"),
+    (BIG, P, f"+{V}.speculative_config={{method:ngram,num_speculative_tokens:2}}", "rollout.capture-sizes"),
+    (BIG, P, f"+{V}.enable_expert_paralel=true", "rollout.unknown-argument"),
+    (BIG, P, f"+{V}.compilation_config.capture_sizes=[1,2]", "rollout.unknown-argument"),
+    (BIG, P, f"{R}.max_num_seqs=32769", "rollout.batched-sequences rollout.sizes-reach memory.rollout-near"),
+    (BIG, P, f"{R}.max_model_len=50000", "lengths.context lengths.batched-tokens memory.rollout-near"),
+    (
+        BIG,
+        P,
+        f"+{V}.async_scheduling=true +{V}.speculative_config={{method:ngram,num_speculative_tokens:2}}",
+        "rollout.speculation rollout.capture-sizes",
+    ),
 ]
 
 # Every patch that a remedy may name.
