@@ -101,6 +101,7 @@ def added_environment(config: DictConfig, site: Path | None, run: Path | None, s
     added |= recipe_environment(config)
     if scratch:
         added["TMPDIR"] = str(scratch / scratch_folder.TEMPORARY)
+        added["RAY_TMPDIR"] = str(scratch)  # verl 796871d starts Ray without the arguments that later ones take
     places = [site, HOME / "recipes" / "plugins", added.get("PYTHONPATH") or os.environ.get("PYTHONPATH")]
     added["PYTHONPATH"] = os.pathsep.join(str(place) for place in places if place)
     return added

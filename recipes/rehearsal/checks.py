@@ -130,7 +130,7 @@ def agreement(seen: Rehearsed) -> Iterator[Result]:
             problem = "" if near else ("" if math.isfinite(gap["mean"]) else "F21")
             yield Result(f"log-probs {pair}, step {step}", "pass" if near else "fail", message, problem)
     if not seen.log_probs:
-        yield Result("log-probs", "skip", "no step came so far")
+        yield Result("log-probs", "skip", "no step reached them")
 
 
 def captures(seen: Rehearsed) -> Iterator[Result]:

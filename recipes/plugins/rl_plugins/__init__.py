@@ -4,11 +4,13 @@
 
 - `rollout_seeds`: samples that depend on the seed, the step and the rank alone, so that a resumed run repeats them;
 - `optimizer_resume`: Adam's moments, which verl saves and does not load;
-- `short_collections`: garbage collections that do not walk everything that was imported.
+- `rl_collections`: garbage collections that do not walk everything that was imported.
 """
 
-from rl_plugins import optimizer_resume, rollout_seeds, short_collections
+import rl_collections
+
+from rl_plugins import optimizer_resume, rollout_seeds
 
 optimizer_resume.install()
 rollout_seeds.install()
-short_collections.install()
+rl_collections.install()

@@ -15,8 +15,11 @@ what verl does not keep in checkpoints must not hide what it does keep.
 import importlib
 import os
 
+import rl_collections
+
 from rl_probes import generation, log_probs, transfer
 
+rl_collections.install()  # a toy's step is mostly garbage collection otherwise
 generation.install()
 log_probs.install()
 transfer.install()

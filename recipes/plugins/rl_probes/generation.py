@@ -18,7 +18,7 @@ def install() -> None:
 def _observed(generate_sequences):
     @functools.wraps(generate_sequences)
     def generate(worker, prompts):
-        step = prompts.meta_info.get("global_steps")
+        journal.step = step = prompts.meta_info.get("global_steps")
         owner = _state_owner(worker)
         _noise(owner, step)
         state = journal.fingerprint(owner.gen_random_states)

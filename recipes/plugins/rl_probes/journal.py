@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 FOLDER = Path(os.environ["RL_PROBES"])
+step = None  # of this process: the last rollout's, which verl does not say in later calls
 
 
 def rank() -> str:

@@ -18,7 +18,6 @@ def install() -> None:
 def _observed(compute_log_prob):
     @functools.wraps(compute_log_prob)
     def compute(worker, data):
-        step = data.meta_info.get("global_steps")
         there = set(data.batch.keys())
         kept = {name: data.batch[name].cpu().clone() for name in KEPT if name in there}
         output = compute_log_prob(worker, data)
@@ -26,7 +25,7 @@ def _observed(compute_log_prob):
             kept["old_log_probs"] = output.batch["old_log_probs"].cpu().clone()
             folder = journal.FOLDER / "log-probs"
             folder.mkdir(parents=True, exist_ok=True)
-            torch.save(kept, folder / f"step{step}-rank{journal.rank()}.pt")
+            torch.save(kept, folder / f"step{journal.step}-rank{journal.rank()}.pt")
         return output
 
     return compute
