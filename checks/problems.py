@@ -41,13 +41,13 @@ def load() -> dict[str, Problem]:
     return {row.id: row for row in rows}
 
 
-def matching(lines: Iterable[str]) -> Problem | None:
-    """The problem whose signature stands in the lines first."""
+def matching(lines: Iterable[str]) -> tuple[Problem, str] | None:
+    """The problem whose signature stands in the lines first, and that line."""
     signatures = _signatures()
     for line in lines:
         for pattern, problem in signatures:
             if pattern.search(line):
-                return problem
+                return problem, line.strip()
     return None
 
 

@@ -64,6 +64,11 @@ def root_cause(lines: Iterable[str]) -> Cause | None:
     return original[0] if original else last
 
 
+def unprefixed(line: str) -> str:
+    """What a process said, without colours and Ray's note on which process it was."""
+    return REPEATED.sub("", PREFIX.sub("", plain(line))).strip()
+
+
 def status(code: int) -> str:
     """What an exit status says in words."""
     if code == 137:

@@ -14,7 +14,7 @@ import matrix as matrices
 from checks import problems
 from errors import UserError
 from recipes import command, failure, launch, prepare, rundir, stacks
-from recipes.compose import HOME, INSTALLED, setting, verl_defaults
+from recipes.compose import HOME, INSTALLED, Recipe, setting, verl_defaults
 from recipes.lint import Facts, lint_facts, read
 from recipes.lint.facts import OVERRIDE
 from recipes.order import Order
@@ -32,9 +32,7 @@ READ_SECONDS = 300
 def rehearse(order: Order) -> int:
     """The exit code: 0 where every check passed, 1 where one failed. UserError for what the user can put right."""
     if not order.rehearse:
-        raise UserError(
-            "--root, --any-commit: expected --rehearse beside it, found a training; add it, or leave them out"
-        )
+        raise UserError("--root, --any-commit: expected --rehearse beside it, found none; add it, or leave them out")
     facts, recipe, faults = read(order.recipe, order.matrix, order.nodes, order.settings)
     _refuse_what_lint_refuses(facts, [finding.message for finding in faults])
     stack = _stack(order, facts)
@@ -48,15 +46,29 @@ def rehearse(order: Order) -> int:
     config = _equipped(small, stack, path, facts)
     made = replace(recipe, config=config)
     site = prepare.site(made)
-    prepare.everything(made, site)
     started = time.monotonic()
-    seen, code = _perform(config, facts, site, path)
-    found = checks.results(seen)
+    code, found = 0, _prepared(made, site)
+    if not found:
+        seen, code = _perform(config, facts, site, path)
+        found = checks.results(seen)
     minutes = time.monotonic() - started
+    path.mkdir(parents=True, exist_ok=True)
     document = {"recipe": recipe.name, "matrix": facts.matrix, "stack": asdict(stack), "seconds": round(minutes, 1)}
     document |= {"changes": [asdict(change) for change in changes], "results": [asdict(result) for result in found]}
     rundir.write(path / "verdict.json", rundir.as_json(document))
     return code or verdict.conclude(found, stack, path, minutes)
+
+
+def _prepared(made: Recipe, site: Path) -> list[checks.Result]:
+    """Makes the toy's weights and data; what keeps it from that is a result where it is a known problem."""
+    try:
+        prepare.everything(made, site)
+    except UserError as error:
+        known = problems.matching(str(error).splitlines())
+        if known is None:
+            raise
+        return [checks.Result("weights in Megatron's layout", "fail", str(error), known[0].id)]
+    return []
 
 
 def _refuse_what_lint_refuses(facts: Facts, faults: list[str]) -> None:
@@ -150,7 +162,10 @@ def _cause(path: Path, outcome: Outcome) -> tuple[str, str]:
         cause = failure.root_cause(log)
         log.seek(0)
         known = problems.matching(log)
-    return (cause.text if cause else "see its log"), (known.id if known else "")
+    if known:
+        problem, line = known
+        return failure.unprefixed(line), problem.id
+    return (cause.text if cause else "see its log"), ""
 
 
 def _gather(config: DictConfig, facts: Facts, path: Path, causes: dict) -> checks.Rehearsed:

@@ -60,10 +60,11 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
         if not faults
         else f"NOT the commits of matrix {matrix.name} (--any-commit)"
     )
-    parts = {name: commit or "unknown" for name, commit in commits.items()}
-    return Stack(
-        tuple(folder.absolute() for folder in found.values()), parts | _versions(("vllm", "torch")) | parts, label
-    )
+    packages = root / PACKAGES
+    folders = [*([packages] if packages.is_dir() else []), *found.values()]
+    others = _versions(("vllm", "torch", "transformers")) | _packages(packages)
+    parts = others | {name: commit or "unknown" for name, commit in commits.items()}
+    return Stack(tuple(folder.absolute() for folder in folders), parts, label)
 
 
 def installed() -> Stack:
