@@ -110,6 +110,18 @@ def recipes_diff(_, first, second, matrix=None):
     return catalogue.show_difference(first, second, matrix)
 
 
+@command(
+    name="compare",
+    positional=["first", "second"],
+    help={"first": "folder of a rehearsal, or of another run on emulated devices", "second": "another"},
+)
+def recipes_compare(_, first, second):
+    """Print which operators, counts and numbers differ between two rehearsals."""
+    from recipes.rehearsal import comparison
+
+    return comparison.compare(first, second)
+
+
 @command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})
 def lock(_, matrix="cpu", check=False):
     """Resolve a matrix into its hashed lock, or check that the lock is up to date."""
@@ -152,4 +164,4 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
 
 
 namespace = Collection(train, lint, data, weights, lock, test, bench)
-namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff))
+namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
