@@ -89,7 +89,11 @@ def _stack(order: Order, facts: Facts) -> Stack:
 
 def _for_stack(config: DictConfig, stack: Stack) -> DictConfig:
     """The installed verl may know keys that the matrix's commit does not: they keep its defaults."""
-    return config if stack.paths else OmegaConf.merge(verl_defaults(INSTALLED), config)
+    if stack.paths:
+        return config
+    base = verl_defaults(INSTALLED).copy()
+    OmegaConf.set_struct(base, False)
+    return OmegaConf.merge(base, config)
 
 
 def _equipped(small: DictConfig, stack: Stack, run: Path, facts: Facts) -> DictConfig:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from errors import UserError
-from recipes import guard, launch, metrics, rundir, view, watch
+from recipes import guard, launch, metrics, rundir, stacks, view, watch
 from recipes import scratch as scratch_folder
 from recipes.phases import FIRST, LAST, Phases
 
@@ -154,6 +154,26 @@ def test_a_program_that_is_not_there_is_one_message(run, tmp_path):
     assert not scratch.exists()
 
 
+def test_a_run_without_progress_is_stopped_and_says_where_it_stood(run, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import importlib.util, pathlib, time\n"
+        "place = pathlib.Path(sys.argv[1]) / 'emulator' / 'torch_npu' / 'stacks.py'\n"
+        "spec = importlib.util.spec_from_file_location('stacks', place)\n"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n"
+        "module.listen(sys.argv[2])\n"
+        "def wait_for_a_rank_that_never_comes():\n    time.sleep(600)\n"
+        "wait_for_a_rank_that_never_comes()\n"
+    )
+    trace = run.path / "trace"
+    order = Order([sys.executable, "-c", code, str(Path(guard.__file__).parents[1]), str(trace)], tmp_path)
+    order.added = {"NPU_EMULATOR_TRACE": str(trace)}
+    outcome = watch.watch(launch.start(order, run, scratch_folder.make()), run, 0, None, patience=2)
+    assert outcome.stalled and outcome.status != 0
+    (line,) = stacks.innermost(trace).values()
+    assert "wait_for_a_rank_that_never_comes" in line
+
+
 def test_the_guard_finds_children_and_orphans_but_nobody_else():
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     code = (
@@ -180,7 +200,7 @@ class Order:
     """What launch.start wants of a command."""
 
     def __init__(self, arguments: list[str], folder: Path):
-        self.arguments, self.folder = arguments, folder
+        self.arguments, self.folder, self.added = arguments, folder, {}
 
     def environment(self) -> dict[str, str]:
-        return dict(os.environ)
+        return {**os.environ, **self.added}

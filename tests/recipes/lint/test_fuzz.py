@@ -111,12 +111,14 @@ def test_a_lint_takes_under_a_second_without_torch_or_ray():
         "import sys; from recipes.lint import report; report.run('qwen3-235b-30k', None, 0, None, False);"
         "print(sorted({'torch', 'ray', 'verl', 'vllm'} & set(sys.modules)), file=sys.stderr)"
     )
-    before = os.times()
-    done = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60)
-    after = os.times()
-    assert done.stderr.strip() == "[]"
-    spent = (after.children_user - before.children_user) + (after.children_system - before.children_system)
-    assert spent < 1.0, f"{spent:.2f} s of processor time"
+    spent = []
+    for _ in range(3):  # the best of three: processor time, too, grows on a machine that others use
+        before = os.times()
+        done = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60)
+        after = os.times()
+        assert done.stderr.strip() == "[]"
+        spent.append(after.children_user - before.children_user + after.children_system - before.children_system)
+    assert min(spent) < 1.0, f"{spent} s of processor time"
 
 
 def _invoke(*arguments):
