@@ -52,7 +52,12 @@ LAUNCH = {
 
 def flatten(config: DictConfig) -> dict[str, object]:
     """Every key of the tree with its value, dotted, inner nodes included; interpolations stay as they are written."""
-    return dict(_walk(OmegaConf.to_container(config, resolve=False), ""))
+    return flattened(OmegaConf.to_container(config, resolve=False))
+
+
+def flattened(tree: Mapping) -> dict[str, object]:
+    """The same of a plain tree."""
+    return dict(_walk(tree, ""))
 
 
 def leaves(config: DictConfig) -> dict[str, object]:

@@ -18,7 +18,10 @@ CHAT_TEMPLATE = (
 
 
 def extension(arguments: dict) -> str | None:
-    """The module that makes the model's architecture known; None where transformers knows it."""
+    """The module that makes the model's architecture known to the stack; with `_hf` at its end to transformers alone.
+
+    None where transformers knows it.
+    """
     return None if arguments.get("qk_norm", True) else "rl_models.no_qk_norm"
 
 
@@ -46,7 +49,7 @@ def make_model(folder: Path, arguments: dict) -> None:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     if module := extension(arguments):
-        importlib.import_module(module)
+        importlib.import_module(f"{module}_hf")
     tokenizer = make_tokenizer()
     config = Qwen3MoeConfig(
         norm_topk_prob=True,

@@ -221,12 +221,12 @@ def gather(config: DictConfig, matrix: str, defaults: DictConfig) -> Facts:
     """The facts of a composed recipe. UserError where an interpolation leads nowhere."""
     written = keys.flatten(config)
     try:
-        resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+        resolved = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "the recipe"
         first = str(error).strip().splitlines()[0]
         raise UserError(f"{key}: expected an interpolation that leads to a value, found: {first}; correct it") from None
-    values = keys.flatten(resolved)
+    values = keys.flattened(resolved)
     return Facts(matrix, values, written, keys.flatten(defaults), find_model(values), dataset.rows(values))
 
 

@@ -25,7 +25,8 @@ def advised(rule: Rule, finding: Finding, facts: Facts, rules: Sequence[Rule]) -
 def legal_nodes(facts: Facts, rules: Iterable[Rule], most: int = NODES) -> list[int]:
     """The node counts, up to `most`, at which no rule on the layout fails."""
     judges = [rule for rule in rules if rule.layout and rule.level == "fail"]
-    return [nodes for nodes in range(1, most + 1) if not _broken(judges, facts.with_value("nodes", nodes))]
+    variants = ((nodes, facts.with_value("nodes", nodes)) for nodes in range(1, most + 1))
+    return [nodes for nodes, variant in variants if not any(_fails(rule, variant) for rule in judges)]
 
 
 def _around(name: str, facts: Facts, rule: Rule, judges: Sequence[Rule], standing: set[str]) -> str:
@@ -50,4 +51,8 @@ def _first(
 
 
 def _broken(rules: Iterable[Rule], facts: Facts) -> set[str]:
-    return {rule.id for rule in rules if next(rule.findings(facts), None) is not None}
+    return {rule.id for rule in rules if _fails(rule, facts)}
+
+
+def _fails(rule: Rule, facts: Facts) -> bool:
+    return next(rule.findings(facts), None) is not None

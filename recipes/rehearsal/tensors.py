@@ -7,11 +7,15 @@ One JSON document on the last line of standard output.
 """
 
 import hashlib
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import torch
+
+from recipes import toy
+from recipes.compose import HOME
 
 
 def log_probs(model: Path, folder: Path, step: int) -> dict[str, dict[str, float]]:
@@ -70,6 +74,9 @@ def _rows(folder: Path, step: int) -> dict[str, torch.Tensor]:
 def _reference(model: Path, rows: dict[str, torch.Tensor]) -> torch.Tensor:
     from transformers import AutoModelForCausalLM
 
+    if module := toy.extension(json.loads((model / "config.json").read_text())):
+        sys.path.insert(0, str(HOME / "recipes" / "plugins"))
+        importlib.import_module(f"{module}_hf")
     loaded = AutoModelForCausalLM.from_pretrained(model, torch_dtype=torch.bfloat16, trust_remote_code=True).eval()
     width = rows["responses"].shape[1]
     found = []

@@ -186,6 +186,12 @@ VARIANTS = [
     (BIG, C, "launch.rollout.data_parallel=6", "experts.world experts.share"),
     (BIG, C, "launch.rollout.data_parallel=16", "experts.world experts.large"),
     (BIG, C, f"{R}.max_num_seqs=4096", "experts.buffer memory.rollout-near"),
+    (
+        f"smoke {R}.tensor_model_parallel_size=2 +{V}.compilation_config.pass_config.enable_sequence_parallelism=true",
+        "cpu",
+        f"{V}.compilation_config.cudagraph_capture_sizes=[3,33]",
+        "rollout.sizes-split",
+    ),
     # keys that do nothing
     (BIG, P, f"{M}.grad_offload=true", "ignored.no-effect"),
     (BIG, P, f"{R}.cudagraph_capture_sizes=[1,2,4]", "ignored.no-effect"),
