@@ -138,6 +138,7 @@ UPSTREAM = (
     Rule("upstream.guessed-layout", upstream.guessed_layout, "F10", matrices=NEWER),
     Rule("upstream.first-rank-metrics", upstream.first_rank_metrics, "F15", "note", (COMMERCIAL,)),
     Rule("upstream.masked-ids", upstream.masked_ids, "F18", "note", NEWER),
+    Rule("upstream.unwritten-rows", upstream.unwritten_rows, "F21", "note", (PERFORMANCE,)),
     Rule("upstream.logged-entropy", upstream.logged_entropy, "F22", "note", NPU),
     Rule("upstream.implied-expert-tp", upstream.implied_expert_tp, "F24", "note", NPU),
 )

@@ -6,6 +6,7 @@ from math import gcd
 from recipes.lint.facts import ACTOR, ROLLOUT, SIZES, Facts
 from recipes.lint.rule import COMMERCIAL, Fault
 
+MC2_RANKS = 16  # from which vllm-ascend uses it on an Atlas A2
 INTERLEAVE = "VERL_ROLLOUT_INTERLEAVE"  # what the patch verl/batch-layout reads; 1 where it is not set
 
 
@@ -198,6 +199,22 @@ def masked_ids(facts: Facts) -> Iterator[Fault]:
             f"{ROLLOUT}.calculate_log_probs",
             "rollout_probs_diff: async masks ids beyond the tokenizer, sync does not: an offset between the two",
             "do not compare the two modes by it",
+        )
+
+
+def unwritten_rows(facts: Facts) -> Iterator[Fault]:
+    """Below 16 ranks tokens go to experts by all-gather: with fewer than two rows a rank reads an unwritten one (F21).
+
+    vllm-ascend 15b2e5c, worker/model_runner_v1.py:1835, ops/moe/token_dispatcher.py:389: row 1 times 0, which is NaN
+    where the memory happens to hold NaN. Seen on CPU with poisoned memory; whether on a device is not known.
+    """
+    model, ranks = facts.model, facts.engine_ep
+    if model and model.experts and 1 < ranks < MC2_RANKS:
+        yield Fault(
+            SIZES["rollout_tp"],
+            f"experts on {ranks} ranks: expected at least {MC2_RANKS} (MC2), or two rows on each rank at any time; the "
+            f"last sequence of a batch has {model.active} rows for {ranks} ranks: one with fewer than two may give NaN",
+            "look at the first answers that end last on a device; poisoned memory on the emulated NPU shows it",
         )
 
 

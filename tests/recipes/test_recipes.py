@@ -185,10 +185,11 @@ def test_settings_that_exclude_each_other_do_not_meet(name, matrix):
     assert ref.startswith("${oc.select:")  # inherited whole, not replaced by a single key
 
 
-def test_the_new_models_recipe_changes_three_keys():
+def test_the_new_models_recipe_changes_four_keys():
     assert {line.split()[0].rstrip(":") for line in catalogue.difference(TUNED, "qwen3-moe-no-qk-norm-30k")} == {
         "launch.assets",
         "trainer.experiment_name",
+        "actor_rollout_ref.model.external_lib",
         "+",
     }
     assert OmegaConf.select(compose("qwen3-moe-no-qk-norm-30k").config, OVERRIDE).qk_layernorm is False

@@ -192,6 +192,7 @@ VARIANTS = [
         f"{V}.compilation_config.cudagraph_capture_sizes=[3,33]",
         "rollout.sizes-split",
     ),
+    (BIG, P, f"{R}.tensor_model_parallel_size=8", "upstream.unwritten-rows memory.rollout"),
     # keys that do nothing
     (BIG, P, f"{M}.grad_offload=true", "ignored.no-effect"),
     (BIG, P, f"{R}.cudagraph_capture_sizes=[1,2,4]", "ignored.no-effect"),
