@@ -7,7 +7,7 @@ Under `HOME/.patches/`:
     journal.json   files that differ from upstream: hash before (null: was not there) and after
 
 First the contents are stored, then `intent.json` appears at once (rename), then file after file is replaced, then the
-journal, then `intent.json` goes. A command that finds `intent.json` finishes what it says. Without it nothing had begun.
+journal, then `intent.json` goes. A command that finds `intent.json` finishes what it says; without it nothing began.
 """
 
 import contextlib

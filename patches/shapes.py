@@ -27,23 +27,40 @@ def replace(scope: str, old: str, new: str, *, fixed: str | None = None) -> Edit
     """
 
     def edit(tree: cst.Module) -> cst.Module:
-        place = find(tree, scope)
+        place, wanted = find(tree, scope), _shapes(old)
         if fixed is not None and _runs(place, _shapes(fixed)):
             raise NotNeeded(f"{scope or 'the module'} has it: {_short(fixed)}")
-        pieces = [_shapes(piece) for piece in _pieces(old, new)]
-        present = [bool(_runs(place, piece)) for piece in pieces]
+        before, whole, after = _pieces(old, new)
+        found = _runs(place, wanted)
+        if whole:
+            present = [bool(_runs(place, whole))]
+        else:
+            present = _beside(found, len(wanted), before, after)
         if all(present):
             return tree
-        found = _runs(place, _shapes(old))
         if any(present) or len(found) != 1:
             seen = "a part of what the patch inserts" if any(present) else _nearest(place, old, len(found))
             raise Drifted(f"{_short(old)!r} once in {scope or 'the module'}", seen)
         block, start = found[0]
-        count = len(_shapes(old))
-        body = [*block.body]
-        made = _statements(tree, new, body[start : start + count])
-        changed = block.with_changes(body=[*body[:start], *made, *body[start + count :]])
+        rest = start + len(wanted)
+        made = _statements(tree, new, [*block.body[start:rest]])
+        changed = block.with_changes(body=[*block.body[:start], *made, *block.body[rest:]])
         return changed if block is tree else tree.deep_replace(block, changed)
+
+    return edit
+
+
+def either(*edits: Edit) -> Edit:
+    """The one of several edits whose shape is there, for places that differ between versions of upstream."""
+
+    def edit(tree: cst.Module) -> cst.Module:
+        reasons = []
+        for each in edits:
+            try:
+                return each(tree)
+            except Drifted as reason:
+                reasons.append(reason)
+        raise reasons[0] if len(reasons) == 1 else Drifted("one of several shapes", "; ".join(map(str, reasons)))
 
     return edit
 
@@ -292,15 +309,32 @@ def _shapes(code: str) -> list[str]:
     return [ast.dump(node) for node in ast.parse(textwrap.dedent(code)).body]
 
 
-def _pieces(old: str, new: str) -> list[str]:
-    """What of `new` shows that it is there: the statements before and after `...`, or all of it."""
+def _pieces(old: str, new: str) -> tuple[list[str], list[str], list[str]]:
+    """Shapes that show that `new` is there: before `...` of the top level, else of all of it, after `...`."""
     nodes = ast.parse(textwrap.dedent(new)).body
     marks = [i for i, node in enumerate(nodes) if _is_mark(node)]
     if marks:
-        parts = nodes[: marks[0]], nodes[marks[0] + 1 :]
-        return ["\n".join(ast.unparse(node) for node in part) for part in parts if part]
-    olds = ast.parse(textwrap.dedent(old)).body
-    return ["\n".join(ast.unparse(_Filled(olds).visit(node)) for node in nodes)]
+        return _dumped(nodes[: marks[0]]), [], _dumped(nodes[marks[0] + 1 :])
+    filled = _Filled(ast.parse(textwrap.dedent(old)).body)
+    return [], _dumped([filled.visit(node) for node in nodes]), []
+
+
+def _dumped(nodes: list[ast.AST]) -> list[str]:
+    return [ast.dump(node) for node in nodes]
+
+
+def _beside(found, count: int, before: list[str], after: list[str]) -> list[bool]:
+    """Whether the one place of what was looked for has these shapes before it and after it, in its block."""
+    if len(found) != 1:
+        return [False]
+    block, start = found[0]
+    shapes = [_shape(node) for node in block.body]
+    pairs = (before, shapes[:start]), (after, shapes[start + count :])
+    return [_contains(given, part) for part, given in pairs if part]
+
+
+def _contains(given: list[str], part: list[str]) -> bool:
+    return any(given[i : i + len(part)] == part for i in range(len(given) - len(part) + 1))
 
 
 class _Filled(ast.NodeTransformer):
@@ -319,7 +353,7 @@ def _is_mark(node: ast.AST) -> bool:
 
 def _statements(tree: cst.Module, code: str, found: list[cst.CSTNode]) -> list[cst.CSTNode]:
     """`code` as statements in the file's style, with `found` for `...`; keeps the blank lines and comments before."""
-    given = cst.parse_module(textwrap.dedent(code).strip("\n") + "\n", config=tree.config_for_parsing)
+    given = cst.parse_module(textwrap.dedent(code).strip("\n") + "\n", config=tree.config_for_parsing).visit(_Bare())
     first = given.body[0].with_changes(leading_lines=[*given.header, *given.body[0].leading_lines])
     nodes = [first, *given.body[1:]]
     if found and not _is_cst_mark(first):
@@ -329,6 +363,13 @@ def _statements(tree: cst.Module, code: str, found: list[cst.CSTNode]) -> list[c
         nodes[0] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     filled = [node.visit(_Fill(found)) if not _is_cst_mark(node) else node for node in nodes]
     return [part for node in filled for part in (found if _is_cst_mark(node) else [node])]
+
+
+class _Bare(cst.CSTTransformer):
+    """Blank lines without the indentation of their block."""
+
+    def leave_EmptyLine(self, original_node, updated_node):
+        return updated_node if updated_node.comment else updated_node.with_changes(indent=False)
 
 
 class _Fill(cst.CSTTransformer):

@@ -7,7 +7,7 @@ PATCH = Patch(
     id="verl/capture-sizes",
     problem="F5",
     matrices=("performance",),
-    why="rollout.cudagraph_capture_sizes is ignored with a warning: it has become a list, and an OmegaConf list is wanted",
+    why="rollout.cudagraph_capture_sizes is ignored with a warning: it has become a list, an OmegaConf list is wanted",
     upstream="none; 796871d has no such key",
     targets=(
         Edits(

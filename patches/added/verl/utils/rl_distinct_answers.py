@@ -24,14 +24,13 @@ def check(batch, rollout) -> None:
         return
     _checked = True
     distinct, twins, long = count(batch)
-    print(
-        f"rollout: {distinct:.2f} distinct answers per prompt of {rollout.n}, {twins} of {long} long answers have a twin"
-    )
+    found = f"{distinct:.2f} distinct ones per prompt; {twins} of {long} answers of {LONG} tokens or more have a twin"
+    print(f"answers to one prompt, first batch: {rollout.n} sampled, {found}")
     if long and twins > SHARE * long and os.environ.get("VERL_DISTINCT_ANSWERS", "1") != "0":
         raise RuntimeError(
-            f"answers to one prompt: expected {rollout.n} that differ, found {distinct:.2f} distinct ones per prompt, and "
-            f"{twins} of {long} answers of {LONG} tokens or more have a twin. Rollout ranks draw from the same random "
-            "state: apply the patch verl/rollout-seeds. Where equal answers are expected set VERL_DISTINCT_ANSWERS=0"
+            f"answers to one prompt: expected {rollout.n} that differ, found {found}. Rollout ranks draw from the same "
+            "random state: apply the patch verl/rollout-seeds, or, where equal answers are expected, set "
+            "VERL_DISTINCT_ANSWERS=0"
         )
 
 
