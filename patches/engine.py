@@ -113,7 +113,7 @@ class _Draft:
             content = self.content(path)
             try:
                 tree = cst.parse_module(content)
-            except (cst.ParserSyntaxError, UnicodeDecodeError, TypeError) as error:
+            except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError) as error:
                 raise Drifted(f"Python in {path.name}", str(error).splitlines()[0]) from None
             if tree.bytes != content:
                 raise Drifted(f"{path.name} in one encoding", "text that would not come back as it was")

@@ -82,8 +82,8 @@ Target = Edits | Added | Lines
 class Patch:
     """One change of upstream.
 
-    problem: row of the table of known problems, "" for none. matrices: where it is wanted; its edits still judge by themselves.
-    why: what goes wrong without it, in a sentence. upstream: the change that mends it there, or what was tried.
+    problem: row of the table of known problems, "" for none. matrices: where it is wanted; its edits still judge by
+    themselves. why: what goes wrong without it, in a sentence. upstream: what mends it there, or was tried.
     """
 
     id: str

@@ -32,10 +32,7 @@ def replace(scope: str, old: str, new: str, *, fixed: str | None = None) -> Edit
             raise NotNeeded(f"{scope or 'the module'} has it: {_short(fixed)}")
         before, whole, after = _pieces(old, new)
         found = _runs(place, wanted)
-        if whole:
-            present = [bool(_runs(place, whole))]
-        else:
-            present = _beside(found, len(wanted), before, after)
+        present = [bool(_runs(place, whole))] if whole else _beside(found, len(wanted), before, after)
         if all(present):
             return tree
         if any(present) or len(found) != 1:
@@ -192,7 +189,8 @@ def find(tree: cst.Module, scope: str) -> cst.CSTNode:
     names = _Named(scope)
     tree.visit(names)
     if len(names.found) != 1:
-        close = difflib.get_close_matches(scope, names.seen, 1, 0)
+        alike = [name for name in names.seen if name.count(".") == scope.count(".")]
+        close = difflib.get_close_matches(scope, alike or names.seen, 1, 0)
         found = (
             f"{len(names.found)} of them" if names.found else f"none; the nearest is {close[0]}" if close else "none"
         )

@@ -14,8 +14,8 @@ PATCH = Patch(
     id="mindspeed/p2p-guard",
     problem="S9",
     matrices=("commercial",),
-    why="pipeline_model_parallel_size in override_transformer_config: ModuleNotFoundError, megatron.training is not in "
-    "the package megatron-core",
+    why="pipeline_model_parallel_size in override_transformer_config: ModuleNotFoundError, megatron.training is "
+    "not in the package megatron-core",
     upstream="20846686 (2025-09-02)",
     targets=(
         Edits(

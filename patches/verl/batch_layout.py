@@ -22,8 +22,8 @@ PATCH = Patch(
     id="verl/batch-layout",
     problem="S2",
     matrices=("performance", "commercial"),
-    why="the order of rows is written twice, for prompts and for responses; where only one is changed, answers meet other "
-    "prompts' ground truth, rewards are 0 and nothing says so. VERL_ROLLOUT_INTERLEAVE=0 sets both",
+    why="the order of rows is written twice, for prompts and for responses; where only one is changed, answers "
+    "meet other prompts' ground truth, rewards are 0 and nothing says so. VERL_ROLLOUT_INTERLEAVE=0 sets both",
     upstream="#3760 changed both for DAPO, #3770 took it back because of filter_groups",
     targets=(
         Edits("verl.trainer.ppo.ray_trainer", *_trainer("RayPPOTrainer.fit", "batch")),

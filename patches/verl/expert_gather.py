@@ -7,8 +7,8 @@ PATCH = Patch(
     id="verl/expert-gather",
     problem="F7",
     matrices=("performance", "commercial"),
-    why="tp above 1 with ep 1 and expert tp 1: experts are gathered over tp, over which they are replicated, and reach "
-    "the rollout with tp times their rows",
+    why="tp above 1 with ep 1 and expert tp 1: experts are gathered over tp, over which they are replicated, and "
+    "reach the rollout with tp times their rows",
     upstream="none",
     targets=(
         Edits(

@@ -18,8 +18,8 @@ PATCH = Patch(
     id="verl/log-prob-entropy",
     problem="F22",
     matrices=("performance", "commercial"),
-    why="old log-probs compute the entropy, too: 16 instead of 6 bytes per token × vocabulary / tp on the last stage, for "
-    "a number that is only logged; VERL_OLD_LOG_PROB_ENTROPY=1 asks for it",
+    why="old log-probs compute the entropy, too: 16 instead of 6 bytes per token × vocabulary / tp on the last "
+    "stage, for a number that is only logged; VERL_OLD_LOG_PROB_ENTROPY=1 asks for it",
     upstream="actor.calculate_entropy, later",
     targets=(
         Edits(

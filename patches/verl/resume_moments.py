@@ -7,8 +7,8 @@ PATCH = Patch(
     id="verl/resume-moments",
     problem="F28",
     matrices=("performance", "commercial"),
-    why="a resumed run starts with Adam's moments at zero, without a message: Megatron is asked for what to load without "
-    "being told that it loads, and lists no moments before the first update",
+    why="a resumed run starts with Adam's moments at zero, without a message: Megatron is asked for what to load "
+    "without being told that it loads, and lists no moments before the first update",
     upstream="#3850 (2025-10-24) says is_loading",
     targets=(
         Edits(

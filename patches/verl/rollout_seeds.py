@@ -9,8 +9,8 @@ PATCH = Patch(
     id="verl/rollout-seeds",
     problem="F1",
     matrices=("performance",),
-    why="the first trainer_mode() overwrites the random state that each rollout rank was given: all ranks sample alike; "
-    "with rows copy by copy the answers to a prompt are copies",
+    why="the first trainer_mode() overwrites the random state that each rollout rank was given: all ranks sample "
+    "alike; with rows copy by copy the answers to a prompt are copies",
     upstream="ef6eaa05d (2026-01-27) drops it together with the old workers; 796871d seeds elsewhere",
     targets=(
         Edits(

@@ -7,8 +7,8 @@ PATCH = Patch(
     id="verl/tensordict-sync",
     problem="S8",
     matrices=("commercial",),
-    why="tensordict before 0.10.0 copies to the host without waiting and then waits for CUDA and MPS only: what comes "
-    "from an NPU may be read before it is there",
+    why="tensordict before 0.10.0 copies to the host without waiting and then waits for CUDA and MPS only: what "
+    "comes from an NPU may be read before it is there",
     upstream="tensordict 0.10.0; verl #3222",
     targets=(
         Edits(

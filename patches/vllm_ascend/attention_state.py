@@ -9,8 +9,8 @@ PATCH = Patch(
     id="vllm-ascend/attention-state",
     problem="F3",
     matrices=("performance",),
-    why="the kind of attention is chosen by the last step's lengths: after a prefix-cache hit tokens can be wrong, and "
-    "first prefills take a slower path",
+    why="the kind of attention is chosen by the last step's lengths: after a prefix-cache hit tokens can be "
+    "wrong, and first prefills take a slower path",
     upstream="broken by 81bd6e4c99, mended by 4b3bd4f397 four days after the pin; 1de16ea sets the lengths first",
     targets=(
         Edits(

@@ -7,8 +7,8 @@ PATCH = Patch(
     id="vllm-ascend/moe-layout",
     problem="F10",
     matrices=("performance",),
-    why="reloading guesses from shapes whether experts are stored transposed: with hidden equal to an expert's width on "
-    "a rank, or twice it, weights are wrong without an error",
+    why="reloading guesses from shapes whether experts are stored transposed: with hidden equal to an expert's "
+    "width on a rank, or twice it, weights are wrong without an error",
     upstream="none at 15b2e5c or v0.11.0rc1; 1de16ea does not transpose",
     targets=(
         Edits(

@@ -22,8 +22,8 @@ PATCH = Patch(
     id="vllm-ascend/torch-npu-pin",
     problem="",
     matrices=("performance", "commercial"),
-    why="requires exactly torch-npu 2.7.1.dev20250724: installing with requirements replaces the matrix's wheel by it, or "
-    "fails where no index has it",
+    why="requires exactly torch-npu 2.7.1.dev20250724: installing with requirements replaces the matrix's wheel "
+    "by it, or fails where no index has it",
     upstream="v0.11.0rc1 asks for 2.7.1",
     targets=tuple(
         Lines("vllm_ascend", pattern, _edit)

@@ -37,7 +37,7 @@ def check(batch) -> None:
     if _checked:
         return
     _checked = True
-    if "prompts" not in batch.batch.keys():
+    if "prompts" not in batch.batch.keys():  # noqa: SIM118, a TensorDict has no `in`
         print("rows of prompts and responses are not checked: the rollout returned no prompts")
         return
     prompts = batch.batch["prompts"].cpu()

@@ -15,6 +15,6 @@ def activate() -> None:
 
     missing = [n for n in ("index_first_axis", "pad_input", "unpad_input") if not hasattr(npu_flash_attention, n)]
     assert not missing, (
-        f"verl_npu is installed: expected it to give transformers.integrations.npu_flash_attention {', '.join(missing)}, "
-        "found them missing; install the version of the plugin that belongs to this verl, or uninstall it"
+        f"verl_npu is installed: expected it to give {', '.join(missing)} to transformers.integrations."
+        "npu_flash_attention, found them missing; install the plugin that belongs to this verl, or uninstall it"
     )

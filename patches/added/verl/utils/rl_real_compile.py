@@ -1,7 +1,8 @@
 """The true torch.compile for the rollout engine, in processes where MindSpeed has put an identity in its place.
 
-MindSpeed replaces torch.compile for Megatron's sake (features_manager/megatron_basic/requirements_basic.py:32 at 35da6ac
-and 1cdd0ab) and cannot be told not to. vLLM looks it up when it builds a model: with the identity nothing is captured.
+MindSpeed replaces torch.compile for Megatron's sake (35da6ac and 1cdd0ab, features_manager/megatron_basic/
+requirements_basic.py:32) and cannot be told not to. vLLM looks it up when it builds a model: with the identity nothing
+is captured.
 """
 
 import contextlib
