@@ -43,6 +43,14 @@ def train(
     return train(Order(recipe, matrix, nodes, set or (), run_dir, rehearse, root, any_commit, dry_run))
 
 
+PATCHED = {
+    "matrix": "version matrix, else performance",
+    "root": "folder with checkouts (verl, MindSpeed, Megatron-LM, vllm-ascend) or packages, else the environment's",
+    "check": "write nothing; exit code 1 says that there is something to do",
+    "json": "one JSON document",
+}
+
+
 @command(
     iterable=["set"],
     help={
@@ -122,6 +130,38 @@ def recipes_compare(_, first, second):
     return comparison.compare(first, second)
 
 
+@command(name="list", default=True, help=PATCHED)
+def patches_list(_, matrix=None, root=None, check=False, json=False):
+    """Say of every patch of upstream: pending, applied, not needed or drifted."""
+    from patches import command
+
+    return command.show(matrix, root, check, json)
+
+
+@command(name="apply", help=PATCHED)
+def patches_apply(_, matrix=None, root=None, check=False, json=False):
+    """Apply every patch that is pending, all or none."""
+    from patches import command
+
+    return command.apply(matrix, root, check, json)
+
+
+@command(name="revert", help=PATCHED)
+def patches_revert(_, matrix=None, root=None, check=False, json=False):
+    """Put back the original bytes of every patched file, whatever the matrix."""
+    from patches import command
+
+    return command.revert(root, check, json)
+
+
+@command(name="diff", help=PATCHED)
+def patches_diff(_, matrix=None, root=None, check=False, json=False):
+    """Print what the patches change, as unified differences."""
+    from patches import command
+
+    return command.diff(matrix, root, check, json)
+
+
 @command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})
 def lock(_, matrix="cpu", check=False):
     """Resolve a matrix into its hashed lock, or check that the lock is up to date."""
@@ -165,3 +205,4 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
 
 namespace = Collection(train, lint, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
+namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))

@@ -1,1 +1,1 @@
-"""What to change upstream: one module for each change. None is needed so far."""
+"""What to change upstream: one module for each change (verl/, mindspeed/, …), one engine for all of them."""
