@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except (known.PeersError, site.SiteError, BuildError) as error:
+    except (known.PeersError, LookupError, site.SiteError, BuildError) as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     catalogue = known.load(options.catalogue)
     chosen = list(_chosen(catalogue, options))
-    extra = [packages.folder()]
+    extra = [packages.folder(catalogue.packages)] if catalogue.packages else []
     if options.logs:
         options.logs.mkdir(parents=True, exist_ok=True)
     if not options.json:

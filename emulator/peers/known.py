@@ -40,8 +40,9 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """All that peers.yaml says. settings: pattern of files -> Setting."""
+    """All that peers.yaml says. settings: pattern of files -> Setting; packages: requirements file of the tests."""
 
+    packages: Path | None
     suites: list[Suite]
     settings: dict[str, Setting]
     reasons: list[Reason]
@@ -84,6 +85,7 @@ def load(path: Path) -> Known:
     """Raises PeersError for a file that cannot be read or says what is not understood."""
     try:
         text = yaml.safe_load(path.read_text())
+        packages = path.parent / text["packages"] if "packages" in text else None
         suites = [_suite(name, values) for name, values in text["suites"].items()]
         settings = {pattern: Setting(**values) for pattern, values in (text.get("settings") or {}).items()}
         reasons = [_reason(values) for values in text.get("reasons") or []]
@@ -91,7 +93,7 @@ def load(path: Path) -> Known:
         raise PeersError(
             f"{path}: expected suites, settings and reasons as in emulator/peers.yaml; found: {error}"
         ) from None
-    return Known(suites, settings, reasons)
+    return Known(packages, suites, settings, reasons)
 
 
 def _suite(name: str, values: dict) -> Suite:

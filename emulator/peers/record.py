@@ -46,8 +46,8 @@ def pytest_collection_modifyitems(items):
 
 
 def _cap(cls, ranks):
-    """Set on every instance: it travels to the ranks, which import the class anew."""
-    original = cls.__init__
+    """Set on every instance as well: instances travel to the ranks, which import the class anew."""
+    cls.world_size, original = ranks, cls.__init__
 
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)

@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,12 +59,14 @@ class Setting:
     leave_out    tests that are not run
     ranks        most ranks of a test of MindSpeed's class DistributedTest
     seconds      time limit of the file
+    shrink       text of the file -> what stands for it in the copy that is run: smaller sizes
     """
 
     run_skipped: str = ""
     leave_out: str = ""
     ranks: int = 0
     seconds: float = 0
+    shrink: dict[str, str] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -101,6 +104,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         _furnish(work, suite, root)
+        _shrink(work, suite, file, setting.shrink)
         begun = time.monotonic()
         with (log or work / "log").open("w") as output:
             process = subprocess.Popen(
@@ -128,6 +132,24 @@ def _furnish(work: Path, suite: Suite, root: Path) -> None:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {suite.name}\nVersion: 0\n")
         lines = [line for group, points in suite.entry_points.items() for line in (f"[{group}]", *points)]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def _shrink(work: Path, suite: Suite, file: str, sizes: dict[str, str]) -> None:
+    """Put a copy of the tests in the place of the link, with other sizes in one file."""
+    if not sizes:
+        return
+    folder = work / suite.folder
+    tree = folder.resolve()
+    folder.unlink()
+    shutil.copytree(tree, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (work / file).read_text()
+    for old, new in sizes.items():
+        if old not in text:
+            raise LookupError(
+                f"{file}: expected {old!r}, which peers.yaml replaces by {new!r}; it is not there any more"
+            )
+        text = text.replace(old, new)
+    (work / file).write_text(text)
 
 
 def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: Iterable) -> dict[str, str]:
