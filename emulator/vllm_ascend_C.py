@@ -34,12 +34,12 @@ def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):
 
     cos_sin_cache: [positions, rotary size], cosines then sines. Returns both as [tokens, heads, head_size].
     """
-    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).unsqueeze(1).chunk(2, -1)
+    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).float().unsqueeze(1).chunk(2, -1)
     size = cos_sin_cache.shape[-1]
     results = []
     for x in (query, key):
         y = x.reshape(positions.numel(), -1, head_size).clone()
-        y[..., :size] = _rotated(y[..., :size], cos, sin, is_neox)
+        y[..., :size] = _rotated(y[..., :size].float(), cos, sin, is_neox)  # rounds once
         results.append(y)
     return tuple(results)
 
