@@ -1,5 +1,6 @@
 """What holds for every operator: one node for the dispatcher, shapes without data, sides of memory, the trace."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -247,6 +248,16 @@ def test_double_gradients_are_refused():
 def test_every_exported_operator_is_found_in_torch_npu():
     for name, packet in registry.EXPORTS.items():
         assert getattr(torch_npu, name) is packet
+
+
+def test_operators_that_are_only_named_refuse_and_hide_none():
+    from torch_npu.operators.refused import REFUSED
+
+    assert not set(REFUSED) & set(registry.EXPORTS)
+    for name, purpose in REFUSED.items():
+        function = functools.reduce(getattr, name.split("."), torch_npu)
+        with pytest.raises(NotImplementedError, match=rf"has no torch_npu\.{name}, which is for {re.escape(purpose)}"):
+            function(torch.ones(1).npu())
 
 
 def test_the_readme_names_every_operator_and_the_test_that_holds_it():
