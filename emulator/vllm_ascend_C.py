@@ -1,13 +1,15 @@
 """Stand-in for vllm-ascend's compiled module vllm_ascend_C: its operators and the memory allocator of sleep mode.
 
-Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). bgmv_*, sgmv_* (LoRA) and mla_preprocess
-(DeepSeek) are declared there too and are left out: calling them says that the operator does not exist.
+Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). Those of LoRA are there because
+vllm_ascend.meta_registration, which is imported together with this module, wants them to exist. mla_preprocess
+(DeepSeek) is left out: calling it says that the operator does not exist.
 """
 
 import torch
 from torch_npu.npu.mem_pool import init_module  # noqa: F401
 from torch_npu.npu.mem_pool import remap as python_create_and_map  # noqa: F401
 from torch_npu.npu.mem_pool import unmap as python_unmap_and_release  # noqa: F401
+from torch_npu.operators import lora  # noqa: F401
 from torch_npu.operators.registry import operator
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -160,6 +161,7 @@ def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: 
         "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the trees
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(work),
+        "PYTEST_XDIST_WORKER": f"gw{random.randint(1, 30)}",  # MindSpeed's tests look for a free port from it
         "PEERS_RECORD": str(work / "record.jsonl"),
         "PEERS_PRELOAD": json.dumps(suite.preload),
         "PEERS_RUN_SKIPPED": setting.run_skipped,
