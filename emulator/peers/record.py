@@ -2,13 +2,14 @@
 
 Written test by test, so that what a process did before it hung or died is known. PEERS_RUN_SKIPPED: a pattern of tests
 whose skip marks are taken off; PEERS_LEAVE_OUT: of tests that are not run; PEERS_RANKS: most ranks of a test of
-MindSpeed's class DistributedTest; PEERS_PRELOAD: modules that its ranks inherit.
+MindSpeed's class DistributedTest; PEERS_PRELOAD: modules that its ranks inherit; PEERS_ARGUMENTS: sys.argv of all.
 """
 
 import fnmatch
 import json
 import multiprocessing
 import os
+import sys
 
 import pytest
 
@@ -29,6 +30,13 @@ def _name(nodeid):
 
 def _selects(variable, item):
     return fnmatch.fnmatchcase(_name(item.nodeid), os.environ.get(variable, ""))
+
+
+def pytest_configure():
+    """The command line that MindSpeed's adaptor reads at its import, here and in the ranks."""
+    arguments = json.loads(os.environ.get("PEERS_ARGUMENTS", "[]"))
+    if arguments:
+        sys.argv[1:] = arguments
 
 
 def pytest_collection_modifyitems(items):

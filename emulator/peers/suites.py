@@ -60,14 +60,16 @@ class Setting:
     leave_out    tests that are not run
     ranks        most ranks of a test of MindSpeed's class DistributedTest
     seconds      time limit of the file
-    shrink       text of the file -> what stands for it in the copy that is run: smaller sizes
+    replace      text of the file -> what stands for it in the copy that is run: smaller sizes, where a name is now
+    arguments    command line (sys.argv) that the file and its ranks find, as MindSpeed's adaptor reads it
     """
 
     run_skipped: str = ""
     leave_out: str = ""
     ranks: int = 0
     seconds: float = 0
-    shrink: dict[str, str] = dataclasses.field(default_factory=dict)
+    replace: dict[str, str] = dataclasses.field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -105,7 +107,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         _furnish(work, suite, root)
-        _shrink(work, suite, file, setting.shrink)
+        _replace(work, suite, file, setting.replace)
         begun = time.monotonic()
         with (log or work / "log").open("w") as output:
             process = subprocess.Popen(
@@ -135,16 +137,16 @@ def _furnish(work: Path, suite: Suite, root: Path) -> None:
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def _shrink(work: Path, suite: Suite, file: str, sizes: dict[str, str]) -> None:
-    """Put a copy of the tests in the place of the link, with other sizes in one file."""
-    if not sizes:
+def _replace(work: Path, suite: Suite, file: str, texts: dict[str, str]) -> None:
+    """Put a copy of the tests in the place of the link, with other texts in one file."""
+    if not texts:
         return
     folder = work / suite.folder
     tree = folder.resolve()
     folder.unlink()
     shutil.copytree(tree, folder, ignore=shutil.ignore_patterns("__pycache__"))
     text = (work / file).read_text()
-    for old, new in sizes.items():
+    for old, new in texts.items():
         if old not in text:
             raise LookupError(
                 f"{file}: expected {old!r}, which peers.yaml replaces by {new!r}; it is not there any more"
@@ -167,6 +169,7 @@ def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: 
         "PEERS_RUN_SKIPPED": setting.run_skipped,
         "PEERS_LEAVE_OUT": setting.leave_out,
         "PEERS_RANKS": str(setting.ranks),
+        "PEERS_ARGUMENTS": json.dumps(setting.arguments),
         **suite.environment,
         **setting.environment,
     }

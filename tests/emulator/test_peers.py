@@ -51,12 +51,15 @@ FILES = {
     """,
     "test_not_importable.py": "import no_such_module",
     "test_sizes.py": """
+        import sys
+
         class TestRanks:
             world_size = 8
             size = 4096
 
             def test_few_ranks_and_small(self):
                 assert (self.world_size, self.size) == (2, 16)
+                assert sys.argv[1:] == ["--tokens", "8"]
     """,
 }
 
@@ -138,7 +141,7 @@ def test_a_process_that_dies_and_a_file_that_cannot_be_imported_are_failures(pee
 def test_settings_of_a_file(peers, root):
     settings = {
         "peer/tests/test_mixed.py": {"run_skipped": "test_skip*", "leave_out": "test_of_*"},
-        "*/test_sizes.py": {"ranks": 2, "shrink": {"4096": "16"}},
+        "*/test_sizes.py": {"ranks": 2, "replace": {"4096": "16"}, "arguments": ["--tokens", "8"]},
     }
     rows = [{"file": "*/test_mixed.py", "tests": name} for name in ("test_fails", "test_of_*")]
     code, output, _ = peers("--only", "test_[ms]*i*e[ds].py", settings=settings, reasons=rows)
