@@ -78,4 +78,4 @@ def get_masked_input_and_mask(
     rows = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding
     offset = original * org_vocab_start_index + added * (added_vocab_start_index - rows)
     own = original | added
-    return own * (input - offset), ~own
+    return (own * (input - offset)).to(input.dtype), ~own

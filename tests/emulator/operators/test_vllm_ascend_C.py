@@ -50,13 +50,13 @@ def row_of(token, original, padding, added):
     return None
 
 
-@pytest.mark.parametrize("padding", [0, 3])
-def test_masked_input_and_mask(padding):
+@pytest.mark.parametrize(("padding", "dtype"), [(0, torch.int32), (3, torch.int64)])
+def test_masked_input_and_mask(padding, dtype):
     original, added = range(8, 16), range(32, 36)
-    tokens = torch.arange(40).reshape(4, 10)
+    tokens = torch.arange(40, dtype=dtype).reshape(4, 10)
     bounds = (original.start, original.stop, padding, added.start, added.stop)
     rows, foreign = ops.get_masked_input_and_mask(tokens.npu(), *bounds)
-    assert rows.dtype == torch.int64 and foreign.dtype == torch.bool
+    assert rows.dtype == dtype and foreign.dtype == torch.bool
     expected = [row_of(token, original, padding, added) for token in range(40)]
     assert foreign.flatten().tolist() == [row is None for row in expected]
     assert rows.flatten().tolist() == [row or 0 for row in expected]
