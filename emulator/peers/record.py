@@ -1,8 +1,9 @@
 """A pytest plugin in the process of one file: what each test did, one JSON object a line, in the file PEERS_RECORD.
 
-Written test by test, so that what a process did before it hung or died is known. PEERS_RUN_SKIPPED: a pattern of tests
-whose skip marks are taken off; PEERS_LEAVE_OUT: of tests that are not run; PEERS_RANKS: most ranks of a test of
-MindSpeed's class DistributedTest; PEERS_PRELOAD: modules that its ranks inherit; PEERS_ARGUMENTS: sys.argv of all.
+Written test by test, so that what a process did before it hung or died is known. Further variables, from peers.yaml:
+PEERS_RUN_SKIPPED, a pattern of tests whose skip marks are taken off; PEERS_LEAVE_OUT, patterns of tests that are not
+run; PEERS_RANKS, most ranks of a test of MindSpeed's class DistributedTest; PEERS_PRELOAD, modules that its ranks
+inherit; PEERS_ARGUMENTS, sys.argv of all.
 """
 
 import fnmatch
@@ -28,8 +29,8 @@ def _name(nodeid):
     return nodeid.partition("::")[2]
 
 
-def _selects(variable, item):
-    return fnmatch.fnmatchcase(_name(item.nodeid), os.environ.get(variable, ""))
+def _selected(item, patterns):
+    return any(fnmatch.fnmatchcase(_name(item.nodeid), pattern) for pattern in patterns)
 
 
 def pytest_configure():
@@ -41,11 +42,12 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
     """Leave tests out, take off skip marks and cap ranks, where peers.yaml says so."""
-    for item in [item for item in items if _selects("PEERS_LEAVE_OUT", item)]:
+    left_out = json.loads(os.environ.get("PEERS_LEAVE_OUT", "[]"))
+    for item in [item for item in items if _selected(item, left_out)]:
         items.remove(item)
         _write(test=_name(item.nodeid), outcome="left out", message="")
     for item in items:
-        if _selects("PEERS_RUN_SKIPPED", item):
+        if _selected(item, [os.environ.get("PEERS_RUN_SKIPPED", "")]):
             for node in item.listchain():
                 node.own_markers = [mark for mark in node.own_markers if mark.name not in ("skip", "skipif")]
     ranks = int(os.environ.get("PEERS_RANKS", 0))

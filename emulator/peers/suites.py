@@ -57,7 +57,7 @@ class Setting:
     """How one file is run where it differs. Patterns are of test names, as fnmatch has them.
 
     run_skipped  tests whose skip marks are taken off
-    leave_out    tests that are not run
+    leave_out    patterns of tests that are not run
     ranks        most ranks of a test of MindSpeed's class DistributedTest
     seconds      time limit of the file
     replace      text of the file -> what stands for it in the copy that is run: smaller sizes, where a name is now
@@ -65,7 +65,7 @@ class Setting:
     """
 
     run_skipped: str = ""
-    leave_out: str = ""
+    leave_out: tuple[str, ...] = ()
     ranks: int = 0
     seconds: float = 0
     replace: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -167,7 +167,7 @@ def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: 
         "PEERS_RECORD": str(work / "record.jsonl"),
         "PEERS_PRELOAD": json.dumps(suite.preload),
         "PEERS_RUN_SKIPPED": setting.run_skipped,
-        "PEERS_LEAVE_OUT": setting.leave_out,
+        "PEERS_LEAVE_OUT": json.dumps(setting.leave_out),
         "PEERS_RANKS": str(setting.ranks),
         "PEERS_ARGUMENTS": json.dumps(setting.arguments),
         **suite.environment,

@@ -140,7 +140,7 @@ def test_a_process_that_dies_and_a_file_that_cannot_be_imported_are_failures(pee
 
 def test_settings_of_a_file(peers, root):
     settings = {
-        "peer/tests/test_mixed.py": {"run_skipped": "test_skip*", "leave_out": "test_of_*"},
+        "peer/tests/test_mixed.py": {"run_skipped": "test_skip*", "leave_out": ["test_of_*"]},
         "*/test_sizes.py": {"ranks": 2, "replace": {"4096": "16"}, "arguments": ["--tokens", "8"]},
     }
     rows = [{"file": "*/test_mixed.py", "tests": name} for name in ("test_fails", "test_of_*")]
