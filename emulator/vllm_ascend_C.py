@@ -34,14 +34,16 @@ def _rotary_shapes(positions, query, key, head_size, cos_sin_cache, is_neox):
 def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):
     """Rotate query and key [tokens, heads * head_size] by their positions.
 
-    cos_sin_cache: [positions, rotary size], cosines then sines. Returns both as [tokens, heads, head_size].
+    cos_sin_cache: [positions, rotary size], cosines then sines. Returns both as [tokens, heads, head_size]. float16 is
+    computed in float16 and rounds at every step, bfloat16 in float32 (csrc/kernels/utils.h, AccType).
     """
-    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).float().unsqueeze(1).chunk(2, -1)
+    dtype = torch.float32 if query.dtype == torch.bfloat16 else query.dtype
+    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).to(dtype).unsqueeze(1).chunk(2, -1)
     size = cos_sin_cache.shape[-1]
     results = []
     for x in (query, key):
         y = x.reshape(positions.numel(), -1, head_size).clone()
-        y[..., :size] = _rotated(y[..., :size].float(), cos, sin, is_neox)  # rounds once
+        y[..., :size] = _rotated(y[..., :size].to(dtype), cos, sin, is_neox)
         results.append(y)
     return tuple(results)
 

@@ -27,7 +27,9 @@ def test_rotary_embedding_turns_the_first_part_of_every_head(dtype, is_neox):
         heads = given.unflatten(-1, (-1, HEAD))
         rotated = by_formula(heads[..., :ROTATED], cos, sin, not is_neox)
         assert result.dtype == dtype
-        assert_close(result, torch.cat((rotated, heads[..., ROTATED:]), -1))
+        # float16 is rounded at every step, in products as large as the result is small
+        accumulated = 2e-3 if dtype == torch.float16 else 1e-5
+        assert_close(result, torch.cat((rotated, heads[..., ROTATED:]), -1), accumulated=accumulated)
 
 
 def per_column(values, is_neox):
