@@ -26,7 +26,7 @@ from emulator.device import build
 EMULATOR = Path(__file__).resolve().parent
 # What stays out of the folder, and what has another name there: the stand-in for TransformerEngine must not shadow a
 # real `transformer_engine`.
-NOT_LINKED = {"__init__.py", "site.py", "device", "__pycache__"}
+NOT_LINKED = {"__init__.py", "site.py", "device", "peers", "__pycache__"}
 RENAMED = {"transformer_engine": "npu_transformer_engine"}
 DEFAULT_TORCH_NPU = "2.7.1"
 

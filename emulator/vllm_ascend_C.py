@@ -1,13 +1,15 @@
 """Stand-in for vllm-ascend's compiled module vllm_ascend_C: its operators and the memory allocator of sleep mode.
 
-Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). bgmv_*, sgmv_* (LoRA) and mla_preprocess
-(DeepSeek) are declared there too and are left out: calling them says that the operator does not exist.
+Schemas as in csrc/torch_binding.cpp at 15b2e5c (the `performance` matrix). Those of LoRA are there because
+vllm_ascend.meta_registration, which is imported together with this module, wants them to exist. mla_preprocess
+(DeepSeek) is left out: calling it says that the operator does not exist.
 """
 
 import torch
 from torch_npu.npu.mem_pool import init_module  # noqa: F401
 from torch_npu.npu.mem_pool import remap as python_create_and_map  # noqa: F401
 from torch_npu.npu.mem_pool import unmap as python_unmap_and_release  # noqa: F401
+from torch_npu.operators import lora  # noqa: F401
 from torch_npu.operators.registry import operator
 
 
@@ -32,14 +34,16 @@ def _rotary_shapes(positions, query, key, head_size, cos_sin_cache, is_neox):
 def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):
     """Rotate query and key [tokens, heads * head_size] by their positions.
 
-    cos_sin_cache: [positions, rotary size], cosines then sines. Returns both as [tokens, heads, head_size].
+    cos_sin_cache: [positions, rotary size], cosines then sines. Returns both as [tokens, heads, head_size]. float16 is
+    computed in float16 and rounds at every step, bfloat16 in float32 (csrc/kernels/utils.h, AccType).
     """
-    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).unsqueeze(1).chunk(2, -1)
+    dtype = torch.float32 if query.dtype == torch.bfloat16 else query.dtype
+    cos, sin = cos_sin_cache.index_select(0, positions.flatten()).to(dtype).unsqueeze(1).chunk(2, -1)
     size = cos_sin_cache.shape[-1]
     results = []
     for x in (query, key):
         y = x.reshape(positions.numel(), -1, head_size).clone()
-        y[..., :size] = _rotated(y[..., :size], cos, sin, is_neox)
+        y[..., :size] = _rotated(y[..., :size].to(dtype), cos, sin, is_neox)
         results.append(y)
     return tuple(results)
 
@@ -76,4 +80,4 @@ def get_masked_input_and_mask(
     rows = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding
     offset = original * org_vocab_start_index + added * (added_vocab_start_index - rows)
     own = original | added
-    return own * (input - offset), ~own
+    return (own * (input - offset)).to(input.dtype), ~own

@@ -28,7 +28,7 @@ backend.activate()
 
 from . import _C, contrib, distributed, op_plugin, operators, profiler, utils  # noqa: F401
 
-globals().update(operators.registry.EXPORTS)
+globals().update(operators.registry.EXPORTS | operators.refused.exports())
 unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 
 from . import drift

@@ -144,6 +144,11 @@ def _mindspeed():
         """Its C++ extensions are compiled on first use and need CANN: registered operators answer for them."""
         module.MindSpeedOpBuilder.load = _load_extension
 
+    @import_hooks.after("mindspeed.op_builder.atb_builder")
+    def emulated_atb_extensions(module):
+        """Its own `load` asks for the installation of ATB (cann-nnal) before it compiles."""
+        module.AtbOpBuilder.load = _load_extension
+
     # torch >= 2.9: broadcast asks torch.cuda.get_device_capability(device) of tensors that say is_cuda; the functions
     # that MindSpeed puts in its place take no argument
     for module in ("mindspeed.core.fusions.grouped_matmul", "mindspeed.core.transformer.moe.grouped_gemm_util"):

@@ -134,6 +134,9 @@ print(sorted(vars(builder.load())))
 builder.name = "fused_unknown"
 try: builder.load()
 except NotImplementedError as error: print(error)
+from mindspeed.op_builder.atb_builder import AtbOpBuilder
+builder = AtbOpBuilder(); builder.name = "npu_matmul_add_fp32"
+print(*vars(builder.load()))
 import megatron.core.jit
 print(megatron.core.jit.jit_fuser.__module__)
 """
@@ -145,8 +148,12 @@ def test_extensions_of_mindspeed_are_operators(tmp_path):
     folder = tmp_path / "mindspeed" / "op_builder"
     folder.mkdir(parents=True)
     (folder / "builder.py").write_text("class MindSpeedOpBuilder:\n    def load(self, verbose=True):\n        1 / 0\n")
+    (folder / "atb_builder.py").write_text(
+        "from mindspeed.op_builder.builder import MindSpeedOpBuilder\n"
+        "class AtbOpBuilder(MindSpeedOpBuilder):\n    def load(self, verbose=True):\n        1 / 0\n"
+    )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{MINDSPEED}"
     lines = run(code).stdout.splitlines()
     assert lines[0] == "['npu_gmm', 'npu_gmm_backward', 'npu_gmm_backward_fusion']"
     assert "no operators for MindSpeed's C++ extension 'fused_unknown'" in lines[1]
-    assert lines[2] == "torch"
+    assert lines[2:] == ["npu_matmul_add_fp32", "torch"]

@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     optimizer,
     paged_attention,
     prefetch,
+    refused,
     ring_attention,
     rotary,
     sampling,

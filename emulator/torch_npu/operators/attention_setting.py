@@ -74,7 +74,7 @@ class Setting:
 
     def blocked(self, rows: int, columns: int, index: int, device: torch.device) -> torch.Tensor | None:
         """Where the queries of sequence `index` must not look, by sparse mode; None: anywhere is allowed."""
-        if self.sparse_mode in (0, 1):
+        if self.sparse_mode in (0, 1):  # MindSpeed 35da6ac passes 1 without a mask, ring_context_parallel.py:690
             return self._full_mask(rows, columns, index, device)
         offset = 0 if self.sparse_mode == 2 else columns - rows
         if self.sparse_mode == 4:
@@ -167,8 +167,6 @@ def _check_sparse_mode(layout, sparse_mode, mask):
             mask.dtype in (torch.bool, torch.uint8),
             lambda: f"npu_fusion_attention: atten_mask must be bool or uint8, but is {mask.dtype}",
         )
-    if sparse_mode == 1:
-        check(mask is not None, "npu_fusion_attention: sparse_mode 1 needs atten_mask, but it is None")
     if sparse_mode >= 2:
         check_compressed_mask("npu_fusion_attention", sparse_mode, mask)
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 import torch_npu  # noqa: F401
+import vllm_ascend_C  # noqa: F401
 
 from tests.emulator.operators.comparison import seeded
 
@@ -212,5 +213,21 @@ def _rest():
         Example("npu::npu_format_cast_", (_randn(2, 4), _randn(2, 4))),
         Example("npu::npu_format_cast_.acl_format", (_randn(2, 4), 29)),
         Example("npu::get_npu_format", (_randn(2, 4),)),
+        *_vllm_ascend(),
         Example("npu::npu_prefetch", (_randn(4, 4), _randn(4, 4), 64)),
+    ]
+
+
+def _vllm_ascend():
+    x, rank, down, up = _randn(3, 4), _randn(3, 2), _randn(2, 2, 4), _randn(2, 4, 2)
+    adapters, by_sequence, lengths = torch.tensor([0, -1, 1]), torch.tensor([1, -1]), torch.tensor([1, 2])
+    return [
+        Example("_C_ascend::bgmv_shrink", (x, down, adapters, rank, 0.5)),
+        Example("_C_ascend::bgmv_expand", (rank, up, adapters, x, 0, 4)),
+        Example("_C_ascend::sgmv_shrink", (x, down, by_sequence, lengths, rank, 0.5)),
+        Example("_C_ascend::sgmv_expand", (rank, up, by_sequence, lengths, x, 0, 4)),
+        Example(
+            "_C_ascend::rotary_embedding", (torch.tensor([0, 3]), _randn(2, 16), _randn(2, 8), 8, _randn(4, 8), True)
+        ),
+        Example("_C_ascend::get_masked_input_and_mask", (torch.tensor([0, 9, 33]), 8, 16, 0, 32, 36)),
     ]

@@ -124,6 +124,14 @@ def test_packed_sequences(dtype, mode):
 
 
 @pytest.mark.parametrize("mode", [0, 1])
+def test_without_a_mask_every_key_is_looked_at(mode):
+    """Mode 1 without a mask is what MindSpeed's ring passes where attention is not causal."""
+    tensors = problem(seeded("no mask", mode), 1, 4, 6, 2, 2, torch.float32)
+    expected = attention(*(t[0] for t in tensors), SCALE, rule(0, 4, 6))[None]
+    check_against_formula(tensors, TO_LAYOUT["SBH"], 2, "SBH", expected, torch.float32, sparse_mode=mode)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
 def test_packed_sequences_under_a_whole_mask(mode):
     """One mask as large as the longest sequence; each takes its upper left corner."""
     g = seeded("whole mask", mode)
@@ -342,7 +350,6 @@ PACKED = {
         ({"input_layout": "SBND"}, "should be BSH/SBH/BNSD/BSND/TND"),
         ({"sparse_mode": 7}, r"must be in range of \[0,6\], but got 7"),
         ({"sparse_mode": 6}, "implements sparse_mode 0 to 4, not 6"),
-        ({"sparse_mode": 1}, "sparse_mode 1 needs atten_mask"),
         ({"sparse_mode": 2}, "needs the compressed atten_mask of 2048x2048, but it is None"),
         (
             {"sparse_mode": 3, "atten_mask": torch.ones(3, 3, dtype=torch.bool)},

@@ -1,5 +1,9 @@
 """What holds for every operator: one node for the dispatcher, shapes without data, sides of memory, the trace."""
 
+import functools
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch_npu
@@ -10,6 +14,8 @@ from torch_npu.operators import registry
 
 from tests.emulator.operators.examples import examples
 
+HERE = Path(__file__).parent
+README = HERE.parents[2] / "emulator" / "README.md"
 ALL = [pytest.param(e, id=f"{i}-{e.name}") for i, e in enumerate(examples())]
 # these run between processes, see test_moe_exchange.py
 BETWEEN_RANKS = {"npu::npu_moe_distribute_dispatch_v2", "npu::npu_moe_distribute_combine_v2"}
@@ -27,7 +33,7 @@ def described(results):
 
 def test_every_operator_has_an_example():
     tried = {e.name for e in examples()} | BETWEEN_RANKS
-    others = ("_C_ascend::", "npu::graph_test_")  # vllm-ascend's own, and what test_graph.py registers
+    others = ("_C_ascend::weak_ref_tensor", "npu::graph_test_")  # computes nothing, and what test_graph.py registers
     ours = {name for name in registry._operators if not name.startswith(others)}
     assert tried == ours
 
@@ -242,3 +248,29 @@ def test_double_gradients_are_refused():
 def test_every_exported_operator_is_found_in_torch_npu():
     for name, packet in registry.EXPORTS.items():
         assert getattr(torch_npu, name) is packet
+
+
+def test_operators_that_are_only_named_refuse_and_hide_none():
+    from torch_npu.operators.refused import REFUSED
+
+    assert not set(REFUSED) & set(registry.EXPORTS)
+    for name, purpose in REFUSED.items():
+        function = functools.reduce(getattr, name.split("."), torch_npu)
+        with pytest.raises(NotImplementedError, match=rf"has no torch_npu\.{name}, which is for {re.escape(purpose)}"):
+            function(torch.ones(1).npu())
+
+
+def test_the_readme_names_every_operator_and_the_test_that_holds_it():
+    """Its table: operator and gradients, callers, reference, file."""
+    import vllm_ascend_C  # noqa: F401
+
+    rows = [line.split("|")[1:5] for line in README.read_text().splitlines() if re.match(r"\| `\w+::", line)]
+    named = {}
+    for names, callers, against, file in rows:
+        first, *gradients = re.findall(r"`([^`]+)`", names)
+        namespace = first.partition("::")[0]
+        named |= {name: file.strip(" `") for name in (first, *(f"{namespace}::{name}" for name in gradients))}
+        assert callers.strip() and against.strip(), first
+        assert first.partition("::")[2].lstrip("_") in (HERE / named[first]).read_text(), f"{first}: {named[first]}"
+    registered = {name.partition(".")[0] for name in registry._operators if not name.startswith("npu_registry_test")}
+    assert set(named) == registered
