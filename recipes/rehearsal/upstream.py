@@ -9,6 +9,7 @@ from pathlib import Path
 
 from errors import UserError
 from matrix import Matrix
+from patches import journal
 
 # Folder of a checkout, the matrix's component, and a package in it that shows that it is one. In the order of the path.
 REPOSITORIES = {
@@ -52,14 +53,16 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
             )
         )
     commits = {name: _commit(folder) for name, folder in found.items()}
-    faults = [fault for name in found for fault in _faults(found[name], commits[name], matrix, REPOSITORIES[name][0])]
+    known = journal.load(root.absolute())
+    components = {name: REPOSITORIES[name][0] for name in found}
+    faults = [fault for name in found for fault in _faults(found[name], commits[name], matrix, components[name], known)]
     if faults and not any_commit:
         raise UserError("\n".join([*faults, "or allow it with --any-commit, which the verdict then says"]), code=1)
     label = (
-        f"matrix {matrix.name}, checked out"
-        if not faults
-        else f"NOT the commits of matrix {matrix.name} (--any-commit)"
+        f"NOT the commits of matrix {matrix.name} (--any-commit)" if faults else f"matrix {matrix.name}, checked out"
     )
+    if known.patches:
+        label += f", with {len(known.patches)} patches ({', '.join(known.patches)})"
     packages = root / PACKAGES
     folders = [*([packages] if packages.is_dir() else []), *found.values()]
     others = _versions(("vllm", "torch", "transformers")) | _packages(packages)
@@ -93,19 +96,23 @@ def _version(name: str) -> tuple[str, str]:
     return name, f"{package.version} {commit[:12]}".strip()
 
 
-def _faults(folder: Path, commit: str | None, matrix: Matrix, component: str) -> Iterator[str]:
+def _faults(folder: Path, commit: str | None, matrix: Matrix, component: str, known: journal.Journal) -> Iterator[str]:
     wanted = matrix.component(component).commit
     if commit != wanted:
         yield (
             f"{folder}: expected commit {wanted} (matrix {matrix.name}), found {commit or 'no git checkout'}; "
             f"git -C {folder} checkout {wanted}"
         )
-    elif edits := _git(folder, "status", "--porcelain", "--untracked-files=no"):
-        first = edits.splitlines()[0].split(maxsplit=1)[-1]
+    elif edits := [path for path in _edited(folder) if not known.is_intact(folder.absolute() / path)]:
         yield (
-            f"{folder}: expected the commit as it is, found {len(edits.splitlines())} edited file(s), {first} first; "
-            f"git -C {folder} stash"
+            f"{folder}: expected the commit as it is, or with this project's patches, found {len(edits)} edited "
+            f"file(s), {edits[0]} first; git -C {folder} stash"
         )
+
+
+def _edited(folder: Path) -> list[str]:
+    """Files of a checkout that differ from its commit."""
+    return _git(folder, "diff", "--name-only", "HEAD").splitlines()
 
 
 def _commit(folder: Path) -> str | None:
