@@ -1,0 +1,133 @@
+"""Rows of `invoke bench` for patches: what they replace against what they put there, in one process, by turns.
+
+Each function gives rows (name, measured, target, whether it is met). Times are seconds of this process's processor, as
+the machine may have other work; a ratio is the median of the rounds' ratios.
+"""
+
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from patches import engine
+from patches.patch import Edits, Patch
+from patches.places import Place, place
+
+Row = tuple[str, str, str, bool]
+
+TOKENS = 32768
+SEQUENCES = {1: 1.05, 16: 0.40, 64: 0.25, 256: 0.12}  # greatest share of the loop's time, by number of sequences
+
+
+def thd_rope(rounds: int) -> list[Row]:
+    """Rotary embedding of packed sequences, forward and backward, positions made once."""
+    from megatron.core import parallel_state
+    from megatron.core.models.common.embeddings import rope_utils
+
+    from patches.megatron.thd_rope import PATCH
+
+    rows = []
+    with _patched(PATCH, rope_utils) as patched, _one_rank(parallel_state):
+        for heads, dim in ((1, 8), (8, 128)):
+            for number, target in SEQUENCES.items():
+                call = _rotation(number, heads, dim)
+                ratio, seconds, loop = _compare(lambda: call(patched), lambda: call(rope_utils), rounds)  # noqa: B023
+                name = f"RoPE of {number} sequences, {heads} × {dim}"
+                measured = f"{ratio:.2f} of the loop's ({seconds * 1e3:.1f} ms, loop {loop * 1e3:.1f} ms)"
+                launch_bound = heads == 1
+                rows.append(
+                    (name, measured, f"≤ {target}" if launch_bound else "-", not launch_bound or ratio <= target)
+                )
+    return rows
+
+
+def shard_validation(rounds: int) -> list[Row]:
+    """The check of experts' shards [layers, experts, parts], and torch's own on a sixteenth of them."""
+    import torch.distributed._shard.sharding_spec._internals as torchs
+
+    from patches.torch.shard_validation import PATCH
+
+    small, large = _experts(torchs, 6), _experts(torchs, 94)
+    with _patched(PATCH, torchs) as patched:
+        few = statistics.median(_seconds(lambda: _validate(patched, small)) for _ in range(rounds))
+        many = statistics.median(_seconds(lambda: _validate(patched, large)) for _ in range(rounds))
+        own = _seconds(lambda: _validate(torchs, small))
+    growth = (
+        f"{many:.2f} s, {many / few:.0f} times that of {len(small)}, for which torch's own takes {own / few:.0f} times"
+    )
+    return [(f"overlap of {len(large)} shards", growth, "≤ 1 s", many <= 1)]
+
+
+def _rotation(number: int, heads: int, dim: int) -> Callable[[ModuleType], None]:
+    """Rotates and differentiates `number` sequences of equal lengths, TOKENS together."""
+    import torch
+
+    t = torch.randn(TOKENS, heads, dim, dtype=torch.bfloat16, requires_grad=True)
+    starts = torch.arange(0, TOKENS + 1, TOKENS // number, dtype=torch.int32)
+    freqs, gradient = torch.randn(TOKENS // number, 1, 1, dim), torch.randn_like(t)
+
+    def call(module: ModuleType) -> None:
+        torch.autograd.grad(module._apply_rotary_pos_emb_thd(t, starts, freqs), t, gradient)
+
+    return call
+
+
+def _experts(torchs: ModuleType, layers: int) -> list:
+    """Shards of one tensor that holds 128 experts of each layer, each one cut into 8 parts."""
+    places = ((layer, expert, part) for layer in range(layers) for expert in range(128) for part in range(8))
+    return [torchs.ShardMetadata([a, b, c * 384, 0], [1, 1, 384, 4096]) for a, b, c in places]
+
+
+def _validate(module: ModuleType, shards: list) -> None:
+    module.validate_non_overlapping_shards_metadata(shards)
+
+
+def _compare(ours: Callable, theirs: Callable, rounds: int) -> tuple[float, float, float]:
+    """Median of the ratios, and both medians; the first round warms up."""
+    pairs = [(_seconds(ours), _seconds(theirs)) for _ in range(rounds + 1)][1:]
+    return statistics.median(a / b for a, b in pairs), *(statistics.median(side) for side in zip(*pairs, strict=True))
+
+
+def _seconds(call: Callable) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+@contextmanager
+def _patched(patch: Patch, module: ModuleType) -> Iterator[ModuleType]:
+    """A module as the patch makes it, beside the unpatched one; what it adds can be imported meanwhile."""
+    name = next(target.module for target in patch.targets if isinstance(target, Edits))
+    package = importlib.import_module(name.rpartition(".")[0])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, *name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(place(None).module(name).read_bytes())
+        engine.apply(engine.judge([patch], Place(Path(folder), Path(folder))))
+        package.__path__.append(str(path.parent))
+        spec = importlib.util.spec_from_file_location(f"{name}_patched", path)
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        yield made
+        package.__path__.remove(str(path.parent))
+
+
+@contextmanager
+def _one_rank(parallel_state: ModuleType) -> Iterator[None]:
+    """Megatron's parallel state for a process alone."""
+    import torch
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    yield
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for row in (*shard_validation(3), *thd_rope(7)):
+        print(*row, sep="  |  ", flush=True)
