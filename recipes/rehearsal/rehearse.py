@@ -17,6 +17,7 @@ from recipes import command, failure, launch, prepare, rundir, stacks
 from recipes.compose import HOME, INSTALLED, Recipe, setting, verl_defaults
 from recipes.lint import Facts, lint_facts, read
 from recipes.lint.facts import OVERRIDE
+from recipes.lint.upstream import MC2_RANKS
 from recipes.order import Order
 from recipes.rehearsal import checks, miniature, observations, upstream, verdict
 from recipes.rehearsal.upstream import Stack
@@ -182,6 +183,7 @@ def _gather(config: DictConfig, facts: Facts, path: Path, causes: dict) -> check
         causes=causes,
         samples=facts.size("samples") or 1,
         graphs=facts.graphs,
+        few_ranks=1 < facts.engine_ep < MC2_RANKS,
         stand_in=_needs_stand_in(facts),
         fused_experts=facts.is_on(f"{OVERRIDE}.moe_grouped_gemm") and facts.matrix == "performance",  # never at 1cdd0ab
     )

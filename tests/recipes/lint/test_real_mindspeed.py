@@ -17,12 +17,12 @@ from recipes.lint import conflicts, read
 from recipes.lint.facts import OVERRIDE, SIZES, Facts
 from recipes.lint.models import KNOWN
 
-UPSTREAM = os.environ.get("UPSTREAM_ROOT", "")
+UPSTREAM = Path(os.environ.get("UPSTREAM_ROOT", ""), "performance")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (Path(UPSTREAM) / "MindSpeed" / "mindspeed").is_dir(),
-        reason="UPSTREAM_ROOT names no folder with a checkout MindSpeed (35da6ac)",
+        not (UPSTREAM / "MindSpeed" / "mindspeed").is_dir(),
+        reason="UPSTREAM_ROOT names no folder with performance/MindSpeed (35da6ac)",
     ),
 ]
 
@@ -103,7 +103,7 @@ def real(cases: list[dict]) -> list[str | None]:
         timeout=900,
         env={
             "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": os.pathsep.join([str(site.ensure()), str(Path(UPSTREAM) / "MindSpeed"), str(HOME)]),
+            "PYTHONPATH": os.pathsep.join([str(site.ensure()), str(UPSTREAM / "MindSpeed"), str(HOME)]),
             "OMP_NUM_THREADS": "1",
             "HOME": "/tmp",
         },

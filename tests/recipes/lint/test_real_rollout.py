@@ -277,8 +277,8 @@ def judged(request, tmp_path_factory):
     if request.param == PERFORMANCE:
         root = os.environ.get("UPSTREAM_ROOT")
         if not root:
-            pytest.skip("UPSTREAM_ROOT names no folder with vllm-ascend at the performance matrix's commit")
-        path = [overlay(Path(root).absolute() / "vllm-ascend", tmp_path_factory.mktemp("overlay"))]
+            pytest.skip("UPSTREAM_ROOT names no folder with performance/vllm-ascend")
+        path = [overlay(Path(root).absolute() / "performance" / "vllm-ascend", tmp_path_factory.mktemp("overlay"))]
     for name, config in MODELS.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config))
