@@ -128,7 +128,7 @@ class TestBatchLayout:
 
     @staticmethod
     def _step(root, batch, guard, text=lambda code: code):
-        """Whether each answer meets its own prompt, after the trainer's own statements; a row's prompt is its number."""
+        """Whether each answer meets its own prompt, after the trainer's statements; a row's prompt is its number."""
         code = statements(
             root, TRAINER, "RayPPOTrainer.fit",
             "gen_batch = gen_batch.repeat", "batch = batch.repeat", "batch = batch.union(gen_batch", "rl_batch_layout.",
@@ -137,7 +137,7 @@ class TestBatchLayout:
         numbers = torch.arange(3).unsqueeze(1)
         trainer = SimpleNamespace(config=_Config(actor_rollout_ref=_Config(rollout=_Config(n=4))))
         space = {"self": trainer, "rl_batch_layout": guard, "gen_batch": batch({"prompts": numbers})}
-        space["batch"] = batch(None, uid=["0", "1", "2"])
+        space["batch"] = batch({"own": numbers}, uid=["0", "1", "2"])
         before, after = code.split("\n", 1)
         exec(before, space)
         prompts = space["gen_batch"].batch["prompts"]
@@ -161,7 +161,7 @@ class TestBatchLayout:
             together = rows.non_tensor_batch["uid"][:4].tolist() == ["0"] * 4
             assert lined_up and together == (given == "1")
         undone = lambda code: code.replace("interleave=rl_batch_layout.interleave()", "interleave=True", 1)  # noqa: E731
-        with pytest.raises(RuntimeError, match="expected both copy by copy .* found 3 of 3 prompts"):
+        with pytest.raises(RuntimeError, match=r"expected both copy by copy .* found 3 of 3 prompts"):
             self._step(root, batch, added("verl.utils.rl_batch_layout"), undone)
 
     def test_validation_is_left_alone(self, copies):
@@ -187,7 +187,7 @@ class TestBatchLayout:
 class TestRealCompile:
     @pytest.fixture
     def mindspeed(self, monkeypatch):
-        """MindSpeed's place for originals, as MindSpeedPatchesManager keeps it at 35da6ac; torch.compile an identity."""
+        """Its place for originals, as MindSpeedPatchesManager keeps it at 35da6ac; torch.compile an identity."""
         real, identity = torch.compile, lambda function, **_: function
         kept = SimpleNamespace(patches_info={"torch.compile": SimpleNamespace(orig_func=real, is_applied=True)})
         module = ModuleType("mindspeed.patch_utils")

@@ -1,7 +1,7 @@
 """The linter's verdict on rollouts against vllm-ascend's own NPUPlatform.check_and_update_config, case by case.
 
-Twice: with the installed vllm-ascend (the cpu matrix), and, where UPSTREAM_ROOT names a folder that holds the
-performance matrix's commit as `vllm-ascend`, with that one.
+Twice: with the installed vllm-ascend (the cpu matrix), and, where UPSTREAM_ROOT names a folder that holds
+performance/vllm-ascend at that matrix's commit, with that one.
 """
 
 import dataclasses
