@@ -7,6 +7,7 @@ fails without one, or a reason is stale; 2: the tests could not be run.
 import argparse
 import concurrent.futures
 import fnmatch
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (known.PeersError, LookupError, site.SiteError, BuildError) as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except subprocess.CalledProcessError as error:
         print(f"peers: {error}\n{error.stderr.decode()[-2000:]}", file=sys.stderr)
         return 2
@@ -64,7 +67,12 @@ def _run(options: argparse.Namespace) -> int:
         return outcome, judgement
 
     with concurrent.futures.ThreadPoolExecutor(max(options.jobs, 1)) as pool:
-        found = list(pool.map(run, chosen))
+        try:
+            found = list(pool.map(run, chosen))
+        except BaseException:  # Ctrl-C and SIGTERM as well
+            pool.shutdown(wait=False, cancel_futures=True)
+            suites.stop()
+            raise
     _conclude(found, options.json)
     return 0 if all(judgement.is_good for _, judgement in found) else 1
 
@@ -100,4 +108,5 @@ def _conclude(found, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -22,6 +22,7 @@ from emulator.peers import models
 
 RECORDER = Path(__file__).with_name("record.py")
 BROKEN = ("failed", "hung", "died")
+_running: set[subprocess.Popen] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +178,26 @@ def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: 
 
 def _finish(process: subprocess.Popen, limit: float) -> int | None:
     """The exit code, None after the limit; whatever the process started and left behind ends with it."""
+    _running.add(process)
     try:
         return process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end(process)
         process.wait()
+        _running.discard(process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def stop() -> None:
+    """End every file that is running: the command was told to stop."""
+    for process in list(_running):
+        _end(process)
 
 
 def _read(record: Path, ended: int | None, limit: float) -> dict[str, tuple[str, str]]:

@@ -1,6 +1,10 @@
 """The runner of the peers' tests, on a peer of our own: what passes, fails, hangs, dies, is skipped or is left out."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import yaml
 from emulator.peers import __main__ as command
 from emulator.peers import known
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = {
     "test_good.py": """
         import torch
@@ -129,6 +134,28 @@ def test_what_hangs_is_ended_and_what_was_done_before_counts(peers):
     assert {t["test"]: t["outcome"] for t in file["tests"]} == {"test_before": "passed", "test_hangs": "hung"}
     assert file["unexplained"] == ["test_hangs"]
     assert 15 <= file["seconds"] < 60
+
+
+@pytest.mark.slow
+def test_a_command_that_is_ended_ends_its_tests(root, tmp_path):
+    """SIGTERM while a file hangs: nothing that was started is left."""
+    suite = {"tree": "peer", "folder": "tests", "files": ["tests/test_hanging.py"], "path": ["library"]}
+    (tmp_path / "peers.yaml").write_text(yaml.safe_dump({"suites": {"own": suite}}))
+    arguments = ["--root", root, "--catalogue", tmp_path / "peers.yaml", "--logs", tmp_path]
+    started = subprocess.Popen([sys.executable, "-m", "emulator.peers", *map(str, arguments)], cwd=REPOSITORY)
+    log = tmp_path / "own_tests_test_hanging.py.log"
+    while "test_hangs" not in (log.read_text() if log.exists() else ""):
+        assert started.poll() is None
+        time.sleep(0.2)
+    (child,) = children_of(started.pid)
+    started.terminate()
+    assert started.wait(timeout=30) == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{child}").exists()
+
+
+def children_of(pid):
+    """Process ids, of every thread's children."""
+    return [int(c) for file in Path(f"/proc/{pid}/task").glob("*/children") for c in file.read_text().split()]
 
 
 def test_a_process_that_dies_and_a_file_that_cannot_be_imported_are_failures(peers):
