@@ -13,8 +13,11 @@ _file = None
 
 def listen(folder: str) -> None:
     """Begin to listen, in this process; again after a fork, for a file of its own."""
-    folder = os.path.join(folder, "stacks")
     global _file
-    os.makedirs(folder, exist_ok=True)
-    _file = open(os.path.join(folder, f"{os.getpid()}.txt"), "w")  # noqa: SIM115, open while the process lives
+    folder = os.path.join(folder, "stacks")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        _file = open(os.path.join(folder, f"{os.getpid()}.txt"), "w")  # noqa: SIM115, open while the process lives
+    except OSError:
+        return  # no place for a trace must not end a run; the trace itself says so
     faulthandler.register(SIGNAL, file=_file, all_threads=True)

