@@ -37,6 +37,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("stack", metafunc.module.STACKS)
 
 
+def pytest_collection_modifyitems(items):
+    """The first case on a stack waits for its imports, some 15 s: none of them is for a quick look."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and "on" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
 class Server:
     """The process of server.py for one stack."""
 

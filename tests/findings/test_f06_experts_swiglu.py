@@ -7,7 +7,7 @@ def fused_calls(override):
     """Calls of npu_swiglu forward and backward in a training step of verl's model with one layer of experts."""
     import tiny
 
-    tiny.megatron()
+    tiny.megatron(override)
     tiny.Trainer(override).step()
     return {name: calls for name, calls in tiny.operators().items() if "swiglu" in name}
 

@@ -10,8 +10,8 @@ def outcome(override, cp):
     """The error of a training step of verl's model under an override, or "" where it is made."""
     import tiny
 
-    tiny.megatron(cp=cp)
     try:
+        tiny.megatron(override, cp=cp)
         trainer = tiny.Trainer(override)
         trainer.step()
     except Exception as error:
@@ -23,7 +23,7 @@ def expert_weights(override):
     """Names of the experts' weights in verl's model, by which verl loads and sends them."""
     import tiny
 
-    tiny.megatron()
+    tiny.megatron(override)
     names = [name for name, _ in tiny.Trainer(override).module.named_parameters()]
     return sorted({name.split(".experts.")[1] for name in names if ".experts." in name})
 

@@ -12,7 +12,7 @@ def step(override):
 
     import tiny
 
-    tiny.megatron()
+    tiny.megatron(override)
     trainer = tiny.Trainer(override)
     loss = trainer.step()
     digest = hashlib.sha256()

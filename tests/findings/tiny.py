@@ -60,11 +60,15 @@ def ranks() -> None:
     dist.init_process_group("hccl")
 
 
-def megatron(tp=1, pp=1, cp=1, ep=1, etp=1) -> None:
-    """The group of all ranks, and Megatron's groups in it."""
+def megatron(override=None, tp=1, pp=1, cp=1, ep=1, etp=1) -> None:
+    """The group of all ranks and Megatron's groups in it; first MindSpeed is told of the override, as in a worker."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+    if has_mindspeed():
+        from verl.workers import megatron_workers
+
+        megatron_workers.repatch(_override(override))
     ranks()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tp,
@@ -76,19 +80,20 @@ def megatron(tp=1, pp=1, cp=1, ep=1, etp=1) -> None:
     model_parallel_cuda_manual_seed(0)
 
 
+def _override(override: dict | None) -> dict:
+    """What MindSpeed and Megatron's config get; nothing where there is no MindSpeed to know it."""
+    return {"use_flash_attn": True, **(override or {})} if has_mindspeed() else {}
+
+
 class Trainer:
-    """verl's Megatron model as its worker builds it; MindSpeed, where it is there, is told of the override."""
+    """verl's Megatron model as its worker builds it, after `megatron` with the same override."""
 
     def __init__(self, override=None, dtype=torch.bfloat16, **hf):
         from verl.models.mcore import hf_to_mcore_config, init_mcore_model
         from verl.utils import megatron_utils
-        from verl.workers import megatron_workers
 
-        override = {"use_flash_attn": True, **(override or {})} if has_mindspeed() else {}
-        if has_mindspeed():
-            megatron_workers.repatch(override)
         self.hf = hf_config(**hf)
-        self.config = hf_to_mcore_config(self.hf, dtype, **override)
+        self.config = hf_to_mcore_config(self.hf, dtype, **_override(override))
 
         def build(pre_process, post_process):
             return init_mcore_model(
