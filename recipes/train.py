@@ -35,8 +35,9 @@ def train(order: Order) -> int:
     _refuse_several_nodes(order, recipe.config)
     chosen = _matrix(order, recipe.config)
     path = _run_path(order, recipe)
+    earlier = rundir.is_run(path)  # refuses a place that holds something else before anything is made
     if order.dry_run:
-        return _show(recipe, path, rundir.is_run(path))
+        return _show(recipe, path, earlier)
     site = prepare.site(recipe)
     prepare.everything(recipe, site)
     preflight.check(recipe, path)
