@@ -11,9 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from megatron.core import parallel_state
-from megatron.core.models.common import embeddings
-from megatron.core.models.common.embeddings import rope_utils
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,8 +22,17 @@ RANKS = [(cp, rank) for cp in (1, 2, 4, 8) for rank in range(cp)]
 CASES = 22  # of each rank: 330
 
 
+@pytest.fixture(scope="module", autouse=True)
+def megatron():
+    """Imports it when the tests run: while they are collected it would turn the device of other tests into CUDA's."""
+    global parallel_state, embeddings, rope_utils
+    from megatron.core import parallel_state
+    from megatron.core.models.common import embeddings
+    from megatron.core.models.common.embeddings import rope_utils
+
+
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def root(megatron, tmp_path_factory):
     """A folder with the patched file."""
     found = tmp_path_factory.mktemp("packages")
     path = found / "megatron/core/models/common/embeddings/rope_utils.py"
