@@ -15,10 +15,12 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
-TIMEOUT = 300  # seconds of a case
+TIMEOUT = 900  # seconds of a case: some on an idle machine, many times that on a crowded one
+PAUSE = 0.02
 
 
 def main(*modules: str) -> None:
@@ -41,11 +43,15 @@ def _answer(request: dict) -> list[dict]:
             _fork(request, group | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, file)
             for rank, file in enumerate(files)
         ]
-        return [_collect(pid, file) for pid, file in zip(children, files, strict=True)]
+        codes = _wait(children, files)
+        return [_read(file, code) for file, code in zip(files, codes, strict=True)]
 
 
 def _fork(request: dict, group: dict, file: Path) -> int:
-    """Starts a child, which leads a process group of its own and writes its answer into a file."""
+    """Starts a child, which leads a process group of its own, writes its answer into a file and waits for its end.
+
+    No rank ends before the others have answered: they may still be talking to it.
+    """
     if pid := os.fork():
         return pid
     os.setsid()
@@ -56,9 +62,12 @@ def _fork(request: dict, group: dict, file: Path) -> int:
         answer = {"value": _function(request)(*request["arguments"])}
     except BaseException:
         answer = {"error": traceback.format_exc()}
-    file.write_text(json.dumps(answer))
     sys.stderr.flush()
-    os._exit(0)
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps(answer))
+    unfinished.rename(file)
+    while True:
+        signal.pause()
 
 
 def _renew_device() -> None:
@@ -75,13 +84,23 @@ def _function(request: dict):
     return getattr(module, request["function"])
 
 
-def _collect(pid: int, file: Path) -> dict:
-    _, status = os.waitpid(pid, 0)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # what the child started and left
-    if file.exists():
-        return json.loads(file.read_text())
-    return {"error": f"ended without an answer: {os.waitstatus_to_exitcode(status)}"}
+def _wait(children: list[int], files: list[Path]) -> list[int]:
+    """Until each child has answered or died; then ends them with all that they started. Their exit codes."""
+    while any(not file.exists() and _runs(pid) for pid, file in zip(children, files, strict=True)):
+        time.sleep(PAUSE)
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child has not ended; it stays there to be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _read(file: Path, code: int) -> dict:
+    return json.loads(file.read_text()) if file.exists() else {"error": f"ended without an answer: exit code {code}"}
 
 
 def _free_port() -> int:
