@@ -10,7 +10,7 @@ import hashlib
 import io
 import textwrap
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -42,7 +42,7 @@ def replace(scope: str, old: str, new: str, *, fixed: str | None = None) -> Edit
         rest = start + len(wanted)
         made = _statements(tree, new, [*block.body[start:rest]])
         changed = block.with_changes(body=[*block.body[:start], *made, *block.body[rest:]])
-        return changed if block is tree else tree.deep_replace(block, changed)
+        return changed if block is tree else _put(tree, block, changed)
 
     return edit
 
@@ -76,7 +76,7 @@ def append(scope: str, new: str, *, fixed: str | None = None) -> Edit:
             raise Drifted(f"no {taken[0]} in {scope or 'the module'}", "another one of that name")
         block = _block(place)
         changed = block.with_changes(body=[*block.body, *_statements(tree, new, [])])
-        return changed if block is tree else tree.deep_replace(block, changed)
+        return changed if block is tree else _put(tree, block, changed)
 
     return edit
 
@@ -93,7 +93,7 @@ def swap(scope: str, old: str, new: str, *, times: int = 1) -> Edit:
         if (swapped.old, swapped.new) != (times, 0):
             seen = f"it {swapped.old} times, {new!r} {swapped.new} times"
             raise Drifted(f"{old!r} {times} times in {scope or 'the module'}", seen)
-        return changed if place is tree else tree.deep_replace(place, changed)
+        return changed if place is tree else _put(tree, place, changed)
 
     return edit
 
@@ -135,7 +135,7 @@ def parameter(scope: str, new: str) -> Edit:
             given[-1] = given[-1].with_changes(comma=given[-2].comma)
             made = made.with_changes(comma=comma)
         params = function.params.with_changes(params=[*given, made])
-        return tree.deep_replace(function, function.with_changes(params=params))
+        return _put(tree, function, function.with_changes(params=params))
 
     return edit
 
@@ -153,7 +153,7 @@ def body(scope: str, new: str, *expected: str) -> Edit:
         made = _statements(tree, new, [])
         if not kept:
             made[0] = made[0].with_changes(leading_lines=made[0].leading_lines[1:])
-        return tree.deep_replace(block, block.with_changes(body=[*block.body[:kept], *made]))
+        return _put(tree, block, block.with_changes(body=[*block.body[:kept], *made]))
 
     return edit
 
@@ -216,8 +216,8 @@ class _Named(cst.CSTVisitor):
     def leave_FunctionDef(self, original_node):
         self.path.pop()
 
-    def visit_SimpleStatementLine(self, node):
-        return False
+    def on_visit(self, node):
+        return isinstance(node, _HOLDERS) and super().on_visit(node)
 
     def _enter(self, node):
         self.path.append(node.name.value)
@@ -257,29 +257,46 @@ class _Swap(cst.CSTTransformer):
         return 1 if shape == self.shapes[1] else 0 if shape == self.shapes[0] else None
 
 
-class _Blocks(cst.CSTVisitor):
-    """Every block of statements inside a node."""
+def _put(tree: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module:
+    """The tree with `new` for the block, class or function `old`; goes only where statements are."""
+    return tree.visit(_Put(old, new))
 
-    def __init__(self):
-        self.found = []
 
-    def visit_Module(self, node):
-        self.found.append(node)
+class _Put(cst.CSTTransformer):
+    def __init__(self, old: cst.CSTNode, new: cst.CSTNode):
+        self.old, self.new = old, new
 
-    def visit_IndentedBlock(self, node):
-        self.found.append(node)
+    def on_visit(self, node):
+        return node is not self.old and isinstance(node, _HOLDERS)
 
-    def visit_SimpleStatementLine(self, node):
-        return False
+    def on_leave(self, original_node, updated_node):
+        return self.new if original_node is self.old else updated_node
+
+
+def _blocks(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Every block of statements inside a node, itself included."""
+    if isinstance(node, cst.Module | cst.IndentedBlock):
+        yield node
+        inside = node.body
+    else:
+        inside = node.children
+    for each in inside:
+        if isinstance(each, _HOLDERS):
+            yield from _blocks(each)
+
+
+# Nodes in which statements can stand.
+_HOLDERS = (
+    cst.Module, cst.IndentedBlock, cst.BaseCompoundStatement, cst.Else, cst.Finally, cst.ExceptHandler,
+    cst.ExceptStarHandler, cst.MatchCase,
+)  # fmt: skip
 
 
 def _runs(place: cst.CSTNode, shapes: Sequence[str]) -> list[tuple[cst.CSTNode, int]]:
     """Where in `place` statements of these shapes stand in a row: block and index."""
-    blocks = _Blocks()
-    place.visit(blocks)
     kind = shapes[0].split("(", 1)[0]
     found = []
-    for block in blocks.found:
+    for block in _blocks(place):
         for start in range(len(block.body) - len(shapes) + 1):
             if kind not in _kinds(block.body[start]):
                 continue

@@ -1,7 +1,7 @@
 """One setting for the order of rows, and a guard."""
 
 from patches.patch import Added, Edits, Patch
-from patches.shapes import imports, replace, swap
+from patches.shapes import imports, replace
 
 TIMES = "repeat_times=self.config.actor_rollout_ref.rollout.n"
 REPEAT = TIMES + ", interleave=True"
@@ -12,8 +12,7 @@ def _trainer(scope: str, batch: str):
     """Edits of one trainer: both repeats, and the check once rows of both are in one batch."""
     return (
         imports("from verl.utils import rl_batch_layout"),
-        swap(scope, f"gen_batch.repeat({REPEAT})", f"gen_batch.repeat({SET})"),
-        swap(scope, f"{batch}.repeat({REPEAT})", f"{batch}.repeat({SET})"),
+        *(replace(scope, f"{b} = {b}.repeat({REPEAT})", f"{b} = {b}.repeat({SET})") for b in ("gen_batch", batch)),
         replace(scope, f"{batch} = {batch}.union(gen_batch_output)", f"...\nrl_batch_layout.check({batch})"),
     )
 
