@@ -46,3 +46,9 @@ def installed(tmp_path) -> Callable:
         return root
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """A kill loses nothing of what was written, only a power cut does: waiting for the disk shows nothing here."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
