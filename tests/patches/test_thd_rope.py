@@ -196,6 +196,21 @@ def test_positions_are_made_once_in_a_micro_batch(patched, context_parallel, mad
     assert len(patched.rl_thd_rope._layouts) == before
 
 
+def test_frequencies_are_gathered_once_in_a_micro_batch(patched, context_parallel):
+    """Others are gathered anew: changed in place, of another length, or of other memory; as are learnt ones."""
+    context_parallel(1, 0)
+    t, starts, freqs = packed([4, 8], positions=12)
+    first = patched.rl_thd_rope.gather(freqs, starts, 12)
+    assert patched.rl_thd_rope.gather(freqs.detach(), starts, 12) is first
+    others = [freqs[:8], freqs.flip(0), freqs.to(torch.bfloat16), freqs[..., :4], freqs[..., ::2], freqs.mul_(2)]
+    others.append(freqs.clone().requires_grad_())
+    for other in others:
+        ours = both_ways(patched, (t, starts, other))
+        assert torch.equal(ours[0], both_ways(rope_utils, (t, starts, other))[0])
+    loss = patched._apply_rotary_pos_emb_thd(t, starts, others[-1]).sum()
+    assert torch.autograd.grad(loss, others[-1])[0].abs().sum() > 0
+
+
 def test_positions_follow_a_change_of_cu_seqlens(patched, context_parallel, made):
     context_parallel(1, 0)
     t, starts, freqs = packed([4, 8], positions=12)
@@ -205,7 +220,7 @@ def test_positions_follow_a_change_of_cu_seqlens(patched, context_parallel, made
     assert made["made"] == 2
     with torch.inference_mode():
         starts = starts.clone()
-        for middle in (2, 7):
+        for middle in (5, 7):
             starts[1] = middle
             ours = patched._apply_rotary_pos_emb_thd(t, starts, freqs)
             assert torch.equal(ours, rope_utils._apply_rotary_pos_emb_thd(t, starts, freqs))

@@ -1,51 +1,80 @@
-"""Positions of packed sequences' tokens, so that one rotary embedding turns all of them at once."""
+"""Frequencies of packed sequences' tokens, so that one rotary embedding turns all of them at once."""
+
+from dataclasses import dataclass
 
 import torch
 from megatron.core import parallel_state
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# cu_seqlens -> (what the layout was made for, the layout). An entry goes with its tensor, and that lives as long as its
-# micro-batch: through all layers, their recomputation, and micro-batches in between.
-_layouts = WeakTensorKeyDictionary()
 
-Layout = tuple[Tensor, int, int]  # positions [tokens], tokens of this rank, length of the longest sequence
+@dataclass
+class _Layout:
+    """Where the tokens of this rank stand in their sequences, and their frequencies since the first layer asked."""
+
+    made_for: tuple
+    positions: Tensor  # [tokens]
+    longest: int  # length of the longest sequence
+    freqs: Tensor | None = None  # what `gathered` was taken from; held, so that nothing else gets its address
+    version: int = -1
+    gathered: Tensor | None = None
+
+
+# cu_seqlens -> its layout. An entry goes with its tensor, which lives as long as its micro-batch: through all layers,
+# their recomputation, and micro-batches in between.
+_layouts = WeakTensorKeyDictionary()
 
 
 def gather(freqs: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """Frequencies [tokens, 1, 1, dim] of this context parallel rank's tokens.
+    """Frequencies [tokens, 1, 1, dim] of this context parallel rank's tokens, once for all layers of a micro-batch.
 
     freqs: [longest sequence or more, 1, 1, dim]. cu_seqlens: [sequences + 1], where whole sequences begin and end.
     Raises RuntimeError where lengths decrease, cannot be dealt to the ranks, exceed freqs or do not add up to `tokens`.
     """
-    positions, expected, longest = _layout(cu_seqlens, freqs.device)
-    if expected != tokens:
+    layout = _layout(cu_seqlens, freqs.device)
+    if len(layout.positions) != tokens:
         raise RuntimeError(
-            f"RoPE of packed sequences: expected {expected} tokens on this rank by cu_seqlens, found {tokens}; pass "
-            "the cu_seqlens, padding included, that the tokens were packed with"
+            f"RoPE of packed sequences: expected {len(layout.positions)} tokens on this rank by cu_seqlens, found "
+            f"{tokens}; pass the cu_seqlens, padding included, that the tokens were packed with"
         )
-    if longest > freqs.size(0):
+    if layout.longest > freqs.size(0):
         raise RuntimeError(
-            f"RoPE of packed sequences: expected frequencies for {longest} positions, the longest sequence, found "
-            f"{freqs.size(0)}; max_seqlen_q and max_seqlen_kv must include its padding"
+            f"RoPE of packed sequences: expected frequencies for {layout.longest} positions, the longest sequence, "
+            f"found {freqs.size(0)}; max_seqlen_q and max_seqlen_kv must include its padding"
         )
-    return freqs.index_select(0, positions)
+    if freqs.requires_grad or freqs.is_inference():
+        return freqs.index_select(0, layout.positions)
+    if not _holds(layout, freqs):
+        layout.freqs, layout.version = freqs, freqs._version
+        layout.gathered = freqs.index_select(0, layout.positions)
+    return layout.gathered
 
 
-def _layout(cu_seqlens: Tensor, device: torch.device) -> Layout:
+def _holds(layout: _Layout, freqs: Tensor) -> bool:
+    """Whether `gathered` is of these frequencies. Recomputation detaches them: another tensor of the same memory."""
+    known = layout.freqs
+    return known is not None and (known.data_ptr(), known.shape, known.stride(), known.dtype, layout.version) == (
+        freqs.data_ptr(),
+        freqs.shape,
+        freqs.stride(),
+        freqs.dtype,
+        freqs._version,
+    )
+
+
+def _layout(cu_seqlens: Tensor, device: torch.device) -> _Layout:
     """Made once for a cu_seqlens. A change in place shows in its version; tensors of inference mode do not have one."""
     cp_size = parallel_state.get_context_parallel_world_size()
     cp_rank = parallel_state.get_context_parallel_rank()
-    if cu_seqlens.is_inference():
+    if cu_seqlens.is_inference() or torch.is_inference_mode_enabled():
         return _new_layout(cu_seqlens, cp_size, cp_rank, device)
-    made_for = cu_seqlens._version, cp_size, cp_rank, device
     known = _layouts.get(cu_seqlens)
-    if known is None or known[0] != made_for:
-        known = _layouts[cu_seqlens] = made_for, _new_layout(cu_seqlens, cp_size, cp_rank, device)
-    return known[1]
+    if known is None or known.made_for != (cu_seqlens._version, cp_size, cp_rank, device):
+        known = _layouts[cu_seqlens] = _new_layout(cu_seqlens, cp_size, cp_rank, device)
+    return known
 
 
-def _new_layout(cu_seqlens: Tensor, cp_size: int, cp_rank: int, device: torch.device) -> Layout:
+def _new_layout(cu_seqlens: Tensor, cp_size: int, cp_rank: int, device: torch.device) -> _Layout:
     """Rank r has chunks r and 2 * cp_size - 1 - r of each sequence's 2 * cp_size.
 
     Made on the host, which needs the lengths anyway to check them, and copied to the device once.
@@ -54,11 +83,11 @@ def _new_layout(cu_seqlens: Tensor, cp_size: int, cp_rank: int, device: torch.de
     _check(lengths, cp_size)
     longest = int(lengths.max()) if len(lengths) else 0
     lengths //= cp_size
-    tokens = int(lengths.sum())
-    offsets = torch.arange(tokens) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+    offsets = torch.arange(int(lengths.sum())) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     chunk = (lengths // 2).repeat_interleave(lengths)
     skipped = torch.where(offsets < chunk, cp_rank, 2 * cp_size - 2 - cp_rank)  # chunks of other ranks before the token
-    return (offsets + chunk * skipped).to(device), tokens, longest
+    version = 0 if cu_seqlens.is_inference() else cu_seqlens._version
+    return _Layout((version, cp_size, cp_rank, device), (offsets + chunk * skipped).to(device), longest)
 
 
 def _check(lengths: Tensor, cp_size: int) -> None:
