@@ -1,7 +1,7 @@
 """Rows of `invoke bench` for patches: what they replace against what they put there, in one process, by turns.
 
-Each function gives rows (name, measured, target, whether it is met). Times are seconds of this process's processor, as
-the machine may have other work; a ratio is the median of the rounds' ratios.
+Each function gives rows (name, measured, target, whether it is met). A ratio is the median of the rounds' ratios; for
+times of a few milliseconds the machine has to be idle.
 """
 
 import importlib.util
@@ -93,9 +93,9 @@ def _compare(ours: Callable, theirs: Callable, rounds: int) -> tuple[float, floa
 
 
 def _seconds(call: Callable) -> float:
-    began = time.process_time()
+    began = time.perf_counter()
     call()
-    return time.process_time() - began
+    return time.perf_counter() - began
 
 
 @contextmanager

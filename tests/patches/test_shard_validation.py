@@ -98,13 +98,13 @@ def partitions(draw):
     return draw(st.permutations(shards))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(partitions())
 def test_no_false_alarm(patched, shards):
     assert error(patched, shards) is None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(partitions(), st.data())
 def test_a_planted_overlap_is_found(patched, shards, data):
     """One shard begins one earlier or ends one later than it should; outwards that overlaps nothing."""
@@ -119,7 +119,7 @@ def test_a_planted_overlap_is_found(patched, shards, data):
 side = st.tuples(st.integers(0, 6), st.integers(0, 4))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 4).flatmap(lambda dims: st.lists(st.tuples(*[side] * dims), min_size=2, max_size=14)))
 def test_any_shards_are_judged_as_by_comparing_all(patched, given_sides):
     """Also those without length, which overlap what they are inside of."""
