@@ -167,6 +167,7 @@ def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: 
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(_site().parent / "peers-pycache"),  # nothing is written into the trees
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(work),
