@@ -118,7 +118,7 @@ def run(
                 env=_environment(suite, setting, root, work, extra),
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                process_group=0,  # not a session: vllm-ascend's tests make groups of their own
             )
             ended = _finish(process, limit)
         return Outcome(suite.name, file, _read(work / "record.jsonl", ended, limit), time.monotonic() - begun)
