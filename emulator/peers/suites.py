@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import json
 import os
 import random
@@ -117,7 +118,7 @@ def run(
                 env=_environment(suite, setting, root, work, extra),
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                process_group=0,  # not a session: vllm-ascend's tests make groups of their own
             )
             ended = _finish(process, limit)
         return Outcome(suite.name, file, _read(work / "record.jsonl", ended, limit), time.monotonic() - begun)
@@ -156,12 +157,18 @@ def _replace(work: Path, suite: Suite, file: str, texts: dict[str, str]) -> None
     (work / file).write_text(text)
 
 
+@functools.cache
+def _site() -> Path:
+    return site.ensure()
+
+
 def _environment(suite: Suite, setting: Setting, root: Path, work: Path, extra: Iterable) -> dict[str, str]:
-    path = [site.ensure(), work, *(root / tree for tree in suite.path), *extra]
+    path = [_site(), work, *(root / tree for tree in suite.path), *extra]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
-        "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the trees
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(_site().parent / "peers-pycache"),  # nothing is written into the trees
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(work),
         "PYTEST_XDIST_WORKER": f"gw{random.randint(1, 30)}",  # MindSpeed's tests look for a free port from it

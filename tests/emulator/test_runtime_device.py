@@ -127,7 +127,7 @@ def test_tensor_types(name, dtype):
     assert x.type() == f"torch.npu.{name}Tensor"
     assert x.cpu().type() == f"torch.{name}Tensor"
     assert kind([1, 2]).device.type == "npu"
-    assert tuple(kind(2, 3).shape) == (2, 3)
+    assert tuple(kind(2, 3).shape) == tuple(kind(size=(2, 3)).shape) == (2, 3)
 
 
 def test_type_still_converts():

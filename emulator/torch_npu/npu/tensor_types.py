@@ -22,7 +22,9 @@ class TensorType(type):
     def __instancecheck__(cls, value):
         return isinstance(value, torch.Tensor) and value.device.type == "npu" and value.dtype is cls.dtype
 
-    def __call__(cls, *arguments):
+    def __call__(cls, *arguments, size=None):
+        if size is not None:
+            return torch.empty(size, dtype=cls.dtype, device="npu")
         if arguments and all(isinstance(x, int) for x in arguments):
             return torch.empty(arguments, dtype=cls.dtype, device="npu")
         if arguments:
