@@ -141,6 +141,7 @@ class Operator:
         else:
             self._check_signature(kernel)
         self.kernel, self.host, self.phase = kernel, frozenset(host), phase
+        self.written = [a.alias_info is not None and a.alias_info.is_write for a in self.arguments]
         self._library, self._qualified = library, qualified
         assert self.host <= set(self.names), f"{self.name}: unknown host arguments {self.host - set(self.names)}"
         library.impl(qualified, self._run_on_device if on_device else self._run, "PrivateUse1")
@@ -176,10 +177,14 @@ class Operator:
         return bound
 
     def _record(self, values: Sequence) -> None:
-        tensors = [
-            t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, torch.Tensor)
-        ]
+        tensors = _tensors(values)
         trace.record(self.name, self.phase, [tuple(t.shape) for t in tensors], [t.dtype for t in tensors])
+
+    def _note_uses(self, values: Sequence) -> None:
+        """Tells the race detector what the operator reads and writes, which it cannot see: kernels work on aliases."""
+        if npu_device.races_on():
+            reads, writes = ([v for v, w in zip(values, self.written, strict=True) if w is kind] for kind in (False, True))
+            npu_device.note_uses(self.overload._schema.name, _tensors(reads), _tensors(writes))
 
     def _run_on_device(self, *args, **kwargs):
         values = self.bind(args, kwargs)
@@ -189,6 +194,7 @@ class Operator:
     def _run(self, *args, **kwargs):
         values = self.bind(args, kwargs)
         self._record(values)
+        self._note_uses(values)
         memory = SharedMemory(self)
         values = [memory.enter(name, value) for name, value in zip(self.names, values, strict=True)]
         with plain_torch():
@@ -208,6 +214,12 @@ class Operator:
                 return self.call(values)
 
         self._library.impl(self._qualified, differentiate, "Autograd")
+
+
+def _tensors(values: Iterable) -> list[torch.Tensor]:
+    """The tensors among an operator's values, those in lists as well."""
+    flat = (t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)))
+    return [t for t in flat if isinstance(t, torch.Tensor)]
 
 
 class SharedMemory:
@@ -260,7 +272,10 @@ class SharedMemory:
         if isinstance(result, torch.Tensor):
             if id(result) in self._originals:
                 return self._originals[id(result)]
-            return npu_device.wrap(self._own_storage(result), self.index)
+            fresh = npu_device.wrap(self._own_storage(result), self.index)
+            if npu_device.races_on():
+                npu_device.note_uses(self.op.overload._schema.name, [], [fresh])
+            return fresh
         if isinstance(result, (list, tuple)):
             return type(result)(self.leave(r) for r in result)
         return result
