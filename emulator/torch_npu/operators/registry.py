@@ -183,7 +183,9 @@ class Operator:
     def _note_uses(self, values: Sequence) -> None:
         """Tells the race detector what the operator reads and writes, which it cannot see: kernels work on aliases."""
         if npu_device.races_on():
-            reads, writes = ([v for v, w in zip(values, self.written, strict=True) if w is kind] for kind in (False, True))
+            reads, writes = (
+                [v for v, w in zip(values, self.written, strict=True) if w is kind] for kind in (False, True)
+            )
             npu_device.note_uses(self.overload._schema.name, _tensors(reads), _tensors(writes))
 
     def _run_on_device(self, *args, **kwargs):
