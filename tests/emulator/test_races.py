@@ -8,7 +8,6 @@ import torch
 import torch_npu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from torch_npu.settings import SettingError, race_level
 
 from tests.emulator.processes import run, run_ranks
@@ -229,10 +228,10 @@ def test_the_message_and_the_row():
         x[2:4].sum()
     (message,) = messages
     assert message == (
-        f"race between streams (read after write): aten::sum on stream {side.stream_id} of npu:0 reads npu memory (shape "
-        "[2, 2], float32, in a storage of 64 bytes) that aten::mul_ on stream 0 of npu:0 writes: nothing orders the two. Let "
-        "the second stream wait for the first (wait_stream, or an event recorded after the first operator), or "
-        "synchronise."
+        f"race between streams (read after write): aten::sum on stream {side.stream_id} of npu:0 reads npu memory "
+        "(shape [2, 2], float32, in a storage of 64 bytes) that aten::mul_ on stream 0 of npu:0 writes: nothing orders "
+        "the two. Let the second stream wait for the first (wait_stream, or an event recorded after the first "
+        "operator), or synchronise."
     )
     (row,) = npu_device.races()
     assert row == {
@@ -523,7 +522,8 @@ for _ in range(2):
     dist.all_gather(parts, x); sum(parts)
     other = 1 - dist.get_rank()
     received = torch.empty_like(x)
-    for w in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, received, other)]): w.wait()
+    both = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, received, other)]
+    for w in dist.batch_isend_irecv(both): w.wait()
     x.copy_(received)
     dist.barrier()
     import torch.distributed._functional_collectives as functional
