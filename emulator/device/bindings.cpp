@@ -211,7 +211,8 @@ void bind_races(py::module_& module) {
   module.def("note_uses", &note_uses, py::arg("name"), py::arg("reads"), py::arg("writes"),
              "An operator that works on aliases uses these npu tensors on their devices' current streams.");
   module.def("rename_uses", &rename_uses, py::arg("name"),
-             "Uses by this thread's operators go by this name from here on; None ends it. Returns the name before.");
+             "Uses by this thread's operators go by this name from here on, and are none under an empty one; None ends "
+             "it. Returns the name before.");
 }
 
 }  // namespace

@@ -410,6 +410,9 @@ void Operator::use(const at::Tensor& tensor, Access access) const {
   }
   const Region region = region_of(tensor);
   const char* name = name_of_uses ? name_of_uses : name_;
+  if (*name == '\0') {
+    return;
+  }
   std::vector<Race> races;
   {
     std::lock_guard<std::mutex> lock(mutex);

@@ -74,7 +74,8 @@ void report(Race race);
 std::string dtype_name(const at::Tensor& tensor);
 // A copy of the name that lives as long as the process.
 const char* kept(const std::string& name);
-// Uses of this thread go by this name instead of their operator's; null ends it. Returns the one before.
+// Uses of this thread go by this name instead of their operator's; under an empty one they are none. Null ends it.
+// Returns the one before.
 const char* rename_uses(const char* name);
 
 // ---- memory ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def fence() -> None:
 
 @contextlib.contextmanager
 def named(name: str):
-    """Uses by operators inside, of this thread, go by this name."""
+    """Uses by operators inside, of this thread, go by this name; with an empty one they are not noted."""
     before = npu_device.rename_uses(name)
     try:
         yield

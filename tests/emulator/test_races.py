@@ -491,6 +491,26 @@ def test_a_graph_that_waits_for_an_external_event_stays_on_its_stream():
     assert found() == []
 
 
+def test_the_update_of_a_task_group_uses_no_memory():
+    """A device takes the arguments; the work is done by the replay, on its own stream."""
+    x, update = torch.ones(4, device="npu"), side_stream()
+    graph, event = torch.npu.NPUGraph(), torch.npu.ExternalEvent()
+    with torch.npu.graph(graph):
+        event.wait()
+        event.reset()
+        torch.npu.graph_task_group_begin(here())
+        x + 1
+        handle = torch.npu.graph_task_group_end(here())
+    z = x * 3
+    graph.replay()
+    with on(update):
+        torch.npu.graph_task_update_begin(update, handle)
+        z + 1
+        torch.npu.graph_task_update_end(update)
+        event.record(update)
+    assert found() == []
+
+
 def test_a_copy_between_devices_orders_both():
     x = torch.ones(4, device="npu:0")
     y = x.to("npu:1")

@@ -84,8 +84,11 @@ class Recorder(TorchDispatchMode):
                 return operator.redispatch(_NPU, *args, **kwargs)
         host_sync.refuse(operator, args, kwargs)
         frozen_args, frozen_kwargs = _frozen(operator, args, kwargs)
-        if self.execute or not operator._schema.is_mutable:
+        if self.execute:
             result = operator(*args, **kwargs)
+        elif not operator._schema.is_mutable:
+            with races.named(""):  # a device only takes its arguments
+                result = operator(*args, **kwargs)
         else:
             result = _written(operator, args, kwargs)
         made = _made(result, args, kwargs)

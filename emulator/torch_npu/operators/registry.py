@@ -47,6 +47,7 @@ def operator(
     phase: str = "forward",
     on_device: bool = False,
     gathered: bool = False,
+    plans: bool = False,
     export: bool = True,
 ) -> Callable[[Callable], Callable]:
     """Registers the decorated kernel as operator `namespace::NAME`.
@@ -57,11 +58,12 @@ def operator(
     phase      "backward" for operators that compute gradients; the trace keeps the two apart.
     on_device  the kernel wants the npu tensors themselves (it does not compute, or it uses aten operators on them).
     gathered   kernel and meta function take one object with an attribute per argument (for long signatures).
+    plans      it finds out on the host what another operator will need: no work for the device, no use of its memory.
     export     also offer it as `torch_npu.NAME`.
     """
 
     def register(kernel: Callable) -> Callable:
-        Operator(schema, kernel, meta or kernel, tuple(host), namespace, phase, on_device, gathered, export)
+        Operator(schema, kernel, meta or kernel, tuple(host), namespace, phase, on_device, gathered, plans, export)
         return kernel
 
     return register
@@ -126,7 +128,7 @@ def unwritten(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | Non
 class Operator:
     """One registered operator: binds calls to the schema and runs the kernel on aliased memory."""
 
-    def __init__(self, schema, kernel, meta, host, namespace, phase, on_device, gathered, export):
+    def __init__(self, schema, kernel, meta, host, namespace, phase, on_device, gathered, plans, export):
         self.name, _, overload = schema.partition("(")[0].strip().partition(".")
         library = _library(namespace)
         qualified = f"{self.name}.{overload}" if overload else self.name
@@ -141,6 +143,7 @@ class Operator:
         else:
             self._check_signature(kernel)
         self.kernel, self.host, self.phase = kernel, frozenset(host), phase
+        self.plans = plans
         self.written = [a.alias_info is not None and a.alias_info.is_write for a in self.arguments]
         self._library, self._qualified = library, qualified
         assert self.host <= set(self.names), f"{self.name}: unknown host arguments {self.host - set(self.names)}"
@@ -182,7 +185,7 @@ class Operator:
 
     def _note_uses(self, values: Sequence) -> None:
         """Tells the race detector what the operator reads and writes, which it cannot see: kernels work on aliases."""
-        if npu_device.races_on():
+        if npu_device.races_on() and not self.plans:
             reads, writes = (
                 [v for v, w in zip(values, self.written, strict=True) if w is kind] for kind in (False, True)
             )
@@ -275,7 +278,7 @@ class SharedMemory:
             if id(result) in self._originals:
                 return self._originals[id(result)]
             fresh = npu_device.wrap(self._own_storage(result), self.index)
-            if npu_device.races_on():
+            if npu_device.races_on() and not self.op.plans:
                 npu_device.note_uses(self.op.overload._schema.name, [], [fresh])
             return fresh
         if isinstance(result, (list, tuple)):
