@@ -24,6 +24,7 @@ def watched():
 
 def watch(mode):
     """Start with nothing found, all streams level, and a list of the messages."""
+    torch.npu.init()  # it sets the mode of the environment
     messages = []
     npu_device.set_races(mode, messages.append)
     npu_device.order_streams()
