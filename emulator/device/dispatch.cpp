@@ -199,7 +199,9 @@ void note_arguments(const OperatorHandle& op, const Stack& stack, size_t first) 
         continue;
       }
       for_each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
-        writing ? uses.writes(tensor) : uses.reads(tensor);
+        if (tensor.defined() && tensor.device() == npu_device(device)) {  // the check of devices comes later
+          writing ? uses.writes(tensor) : uses.reads(tensor);
+        }
       });
     }
   }

@@ -478,17 +478,18 @@ def test_a_replay_races_like_an_operator():
 
 
 def test_a_graph_that_waits_for_an_external_event_stays_on_its_stream():
-    x, update = torch.ones(4, device="npu"), side_stream()
+    x, given, update = torch.ones(4, device="npu"), torch.ones(4, device="npu"), side_stream()
     graph, event = torch.npu.NPUGraph(), torch.npu.ExternalEvent()
     with torch.npu.graph(graph):
         event.wait()
         event.reset()
-        y = x + 1
+        y = x + given
     x.fill_(2)
     graph.replay()
     with on(update):
+        given.fill_(3)
         event.record(update)
-    assert y.sum().item() == 12
+    assert y.sum().item() == 20
     assert found() == []
 
 
