@@ -118,6 +118,8 @@ void bind_copies(py::module_& module) {
   module.def("pending_copies", &npu::pending_copies, "How many non-blocking copies to the host have not landed.");
   module.def("overwritten_uploads", &npu::overwritten_uploads,
              "How often pinned memory changed before a non-blocking copy from it was known to be done.");
+  module.def("forget_uploads", &npu::forget_uploads,
+             "The copies from pinned memory until now count as done: a captured one reads it when it is replayed.");
   module.def("set_deferred", &npu::set_deferred, py::arg("deferred"),
              "Whether non-blocking copies to the host land at the next synchronisation (default) or at once.");
 }

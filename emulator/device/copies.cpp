@@ -129,7 +129,7 @@ void check_unchanged(const std::vector<Upload>& done) {
         "Synchronise the stream, or wait for an event recorded after the copy, before writing to it.");
     if (races::on()) {
       report_host_race(upload.source, {kCopy, upload.stream, races::Access::read},
-                       {"the host", upload.stream, races::Access::write});
+                       {"the host", {-1, 0}, races::Access::write});
     }
   }
 }
@@ -313,6 +313,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 void set_deferred(bool deferred) {
   land_all_copies();
   deferred_mode = deferred;
+}
+void forget_uploads() {
+  std::deque<Upload> forgotten;  // outlives the lock: dropping a tensor may need the interpreter's lock
+  std::lock_guard<std::mutex> lock(mutex);
+  forgotten.swap(uploads());
+  waiting = downloads().size();
 }
 size_t pending_copies() {
   std::lock_guard<std::mutex> lock(mutex);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -212,23 +213,29 @@ std::map<Key, Race>& found_races() {
 }
 thread_local const char* name_of_uses = nullptr;
 
-std::string stream_text(StreamKey stream) {
-  const std::string device = "npu:" + std::to_string(stream.first);
-  if (stream.second < 0) {
-    return "the communication stream " + std::to_string(-stream.second) + " of " + device;
+std::string text_of(const Side& side) {
+  const auto& [device, stream] = side.stream;
+  if (device < 0) {
+    return side.name;
   }
-  return "stream " + std::to_string(stream.second) + " of " + device;
+  const std::string kind = stream < 0 ? " on communication stream " : " on stream ";
+  return side.name + kind + std::to_string(std::abs(stream)) + " of npu:" + std::to_string(device);
 }
+
+constexpr const char* kReuse = "reuse";
 
 std::string text_of(const Race& race) {
   std::ostringstream text;
   const char* does = race.second.access == Access::write ? " writes " : " reads ";
   const char* did = race.first.access == Access::write ? " writes" : " reads";
-  text << "race between streams (" << race.kind << "): " << race.second.name << " on "
-       << stream_text(race.second.stream) << does << (race.kind == kHostMemory ? "host" : "npu") << " memory (shape "
-       << c10::IntArrayRef(race.shape) << ", " << race.dtype << ", in a storage of "
-       << race.bytes << " bytes) that " << race.first.name << " on " << stream_text(race.first.stream) << did;
-  if (race.kind == "reuse") {
+  const bool on_host = race.kind == kHostMemory;
+  text << "race between streams (" << race.kind << "): " << text_of(race.second) << does << (on_host ? "host" : "npu")
+       << " memory (shape " << c10::IntArrayRef(race.shape) << ", " << race.dtype << ", in a storage of " << race.bytes
+       << " bytes) that " << text_of(race.first) << did;
+  if (on_host) {
+    text << ": nothing orders the two. Synchronise with the stream of the copy, or wait for an event recorded after it, "
+         << "before the memory is used again.";
+  } else if (race.kind == kReuse) {
     text << " for a tensor that was freed meanwhile: nothing orders the two. Call record_stream on that tensor with "
          << "the stream that uses it, or free it after the stream of its allocation has waited for that stream.";
   } else {
@@ -244,7 +251,7 @@ Side side_of(const Use& use) {
 
 Race race_of(const at::Tensor& tensor, const Use& first, const Use& second) {
   const bool wrote = first.access == Access::write;
-  const char* kind = first.of_freed                  ? "reuse"
+  const char* kind = first.of_freed                  ? kReuse
       : second.access == Access::read                ? "read after write"
       : wrote                                        ? "write after write"
                                                      : "write after read";

@@ -22,7 +22,7 @@ constexpr const char* kHostMemory = "host memory";  // kind of a race over memor
 
 struct Side {  // one of the two uses
   std::string name;  // of the operator
-  StreamKey stream;
+  StreamKey stream;  // of device -1: the host did it
   Access access;
 };
 struct Race {

@@ -8,7 +8,7 @@ while something changes and at exit, each time by an atomic replace. The documen
 - graphs: {captured, replayed, recorded}: graphs captured, replays, operators on the tapes
 - nz_partial_writes: writes into a part of a FRACTAL_NZ storage, whose result on a device is undefined
 - races: uses of memory on two streams that nothing orders, one row a kind and pair of operators: kind, first and
-  second {operator, stream [device, number], access}, shape, dtype, bytes of the storage, count
+  second {operator, stream [device, number], device -1 for the host, access}, shape, dtype, bytes of the storage, count
 - memory: {unmaps, maps, unmapped_bytes}: sleep mode's work on the memory pool
 - vllm: vLLM's compilation_counter, without zeros; None when vLLM is not imported
 - patches: MindSpeed's applied patches, target -> replacements; None when MindSpeed is not imported

@@ -384,10 +384,24 @@ def test_a_copy_back_to_the_device_on_a_stream_without_order():
 @pytest.mark.filterwarnings("ignore:pinned host memory")
 def test_pinned_memory_that_is_overwritten():
     x, host = matrix(), torch.ones(4).pin_memory()
+    messages = watch(WARN)
     x.copy_(host, non_blocking=True)
     host.fill_(2)
     torch.npu.synchronize()
     assert found() == [("host memory", "aten::copy_", "the host")]
+    assert "the host writes host memory (shape [4], float32, in a storage of 16 bytes) that aten::copy_" in messages[0]
+
+
+def test_pinned_memory_that_is_filled_between_capture_and_replay_is_silent():
+    host, x = torch.ones(4).pin_memory(), torch.zeros(4, device="npu")
+    graph, before = torch.npu.NPUGraph(), npu_device.overwritten_uploads()
+    with torch.npu.graph(graph):
+        x.copy_(host, non_blocking=True)
+    for value in range(3):
+        host.fill_(value)
+        graph.replay()
+        assert x.tolist() == [value] * 4
+    assert found() == [] and npu_device.overwritten_uploads() == before
 
 
 class EarlyDictionary(dict):

@@ -55,6 +55,7 @@ class NPUGraph:
         recorder, self._recorder = self._recorder, None
         recorder.__exit__(None, None, None)
         races.fence()
+        npu_device.forget_uploads()
         if failed or len(recorder.groups) > 1:
             self._tape = tape.TaskGroup()
             if not failed:
