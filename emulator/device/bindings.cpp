@@ -1,11 +1,15 @@
 // The Python module npu_device.
 #include "device.h"
 #include "hccl.h"
+#include "races.h"
 
 #include <ATen/core/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 namespace py = pybind11;
@@ -114,6 +118,8 @@ void bind_copies(py::module_& module) {
   module.def("pending_copies", &npu::pending_copies, "How many non-blocking copies to the host have not landed.");
   module.def("overwritten_uploads", &npu::overwritten_uploads,
              "How often pinned memory changed before a non-blocking copy from it was known to be done.");
+  module.def("forget_uploads", &npu::forget_uploads,
+             "The copies from pinned memory until now count as done: a captured one reads it when it is replayed.");
   module.def("set_deferred", &npu::set_deferred, py::arg("deferred"),
              "Whether non-blocking copies to the host land at the next synchronisation (default) or at once.");
 }
@@ -138,6 +144,79 @@ void bind_memory(py::module_& module) {
              "Fills memory with poison, given by host or device address.");
 }
 
+py::dict as_dict(const npu::races::Side& side) {
+  py::dict dict;
+  dict["operator"] = side.name;
+  dict["stream"] = std::vector<int64_t>{side.stream.first, side.stream.second};
+  dict["access"] = side.access == npu::races::Access::write ? "write" : "read";
+  return dict;
+}
+py::list races() {
+  py::list list;
+  for (const npu::races::Race& race : npu::races::found()) {
+    py::dict dict;
+    dict["kind"] = race.kind;
+    dict["first"] = as_dict(race.first);
+    dict["second"] = as_dict(race.second);
+    dict["shape"] = race.shape;
+    dict["dtype"] = race.dtype;
+    dict["bytes"] = race.bytes;
+    dict["count"] = race.count;
+    list.append(dict);
+  }
+  return list;
+}
+
+void set_races(int mode, const py::object& reporter) {
+  TORCH_CHECK(mode >= 0 && mode <= 2, "races are 0 (off), 1 (warn) or 2 (error), not ", mode);
+  auto* callable = new py::object(reporter);  // never released: it may be needed until the very end
+  npu::races::set_mode(static_cast<npu::races::Mode>(mode), [callable](const std::string& text) {
+    if (!Py_IsInitialized()) {
+      return;
+    }
+    py::gil_scoped_acquire lock;
+    (*callable)(text);
+  });
+}
+
+void note_uses(const std::string& name, const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
+  if (!npu::races::on()) {
+    return;
+  }
+  const char* kept = npu::races::kept(name);
+  for (const at::Tensor& tensor : reads) {
+    if (tensor.device().type() == npu::kNpu) {
+      npu::races::Operator(kept, npu::current_stream(tensor.device().index())).reads(tensor);
+    }
+  }
+  for (const at::Tensor& tensor : writes) {
+    if (tensor.device().type() == npu::kNpu) {
+      npu::races::Operator(kept, npu::current_stream(tensor.device().index())).writes(tensor);
+    }
+  }
+}
+
+std::optional<std::string> rename_uses(const std::optional<std::string>& name) {
+  const char* before = npu::races::rename_uses(name ? npu::races::kept(*name) : nullptr);
+  return before ? std::make_optional<std::string>(before) : std::nullopt;
+}
+
+void bind_races(py::module_& module) {
+  module.def("set_races", &set_races, py::arg("mode"), py::arg("reporter"),
+             "0: off; 1: `reporter` is called with the text of each pair of operators that race, once; 2: the second "
+             "use raises.");
+  module.def("races_on", &npu::races::on, "Whether uses of memory are watched.");
+  module.def("races", &races, "What was found so far, one dictionary a kind and pair of operators.");
+  module.def("order_streams", [] { npu::races::host_waits_device(-1); },
+             "For races only: everything on all devices counts as done.");
+  module.def("forget_races", &npu::races::forget, "Forgets what was found.");
+  module.def("note_uses", &note_uses, py::arg("name"), py::arg("reads"), py::arg("writes"),
+             "An operator that works on aliases uses these npu tensors on their devices' current streams.");
+  module.def("rename_uses", &rename_uses, py::arg("name"),
+             "Uses by this thread's operators go by this name from here on, and are none under an empty one; None ends "
+             "it. Returns the name before.");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(npu_device, module) {
@@ -152,5 +231,6 @@ PYBIND11_MODULE(npu_device, module) {
   bind_tensors(module);
   bind_copies(module);
   bind_memory(module);
+  bind_races(module);
   npu::bind_hccl(module);
 }

@@ -1,6 +1,7 @@
 // Copies. One that does not block, from the device to the host, is not there until something synchronises: until then
 // the host reads poison. Source values are those at the time of the call, as the order of a stream guarantees.
 #include "device.h"
+#include "races.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_ops.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace npu {
@@ -22,6 +24,8 @@ namespace {
 using at::Tensor;
 
 constexpr c10::DispatchKeySet kCpuKey(c10::DispatchKey::CPU);
+
+constexpr const char* kCopy = "aten::copy_";
 
 struct Download {  // device to host
   StreamKey stream;
@@ -109,6 +113,10 @@ void land(std::vector<Download> landed) {
     cpu_copy(download.target, download.values);
   }
 }
+void report_host_race(const Tensor& memory, races::Side first, races::Side second) {
+  races::report({races::kHostMemory, std::move(first), std::move(second), memory.sizes().vec(),
+                 races::dtype_name(memory), memory.storage().nbytes(), 1});
+}
 void check_unchanged(const std::vector<Upload>& done) {
   for (const Upload& upload : done) {
     if (checksum_of(upload.source) == upload.checksum) {
@@ -119,6 +127,10 @@ void check_unchanged(const std::vector<Upload>& done) {
         "pinned host memory (shape ", upload.source.sizes(), ", ", upload.source.dtype(), ") was overwritten before a ",
         "non-blocking copy from it to the NPU was known to be done: a device may read the new values. ",
         "Synchronise the stream, or wait for an event recorded after the copy, before writing to it.");
+    if (races::on()) {
+      report_host_race(upload.source, {kCopy, upload.stream, races::Access::read},
+                       {"the host", {-1, 0}, races::Access::write});
+    }
   }
 }
 
@@ -134,13 +146,29 @@ void land_if(const Done& done) {
     landed = take(downloads(), done);
     finished = take(uploads(), done);
   }
-  check_unchanged(finished);
   land(std::move(landed));
+  check_unchanged(finished);
 }
 
 bool is_done(const Reached& reached, StreamKey stream, uint64_t work) {
   auto found = reached.find(stream);
   return found != reached.end() && found->second >= work;
+}
+
+// What the device is to read must not be the target of a copy that is under way on a stream without order.
+void check_landed(const Tensor& source, StreamKey reader) {
+  std::optional<StreamKey> writer;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const Download& download : downloads()) {
+      if (download.target.storage().unsafeGetStorageImpl() == source.storage().unsafeGetStorageImpl()) {
+        writer = download.stream;
+      }
+    }
+  }
+  if (writer) {
+    report_host_race(source, {kCopy, *writer, races::Access::write}, {kCopy, reader, races::Access::read});
+  }
 }
 
 // A device reads host memory that an earlier copy of the same stream fills: the order of the stream makes that right.
@@ -159,6 +187,9 @@ void land_copies_into(const Tensor& source, StreamKey reader) {
     });
   }
   land(std::move(landed));
+  if (races::on()) {
+    check_landed(source, reader);
+  }
 }
 
 void defer_download(Tensor& target, const Tensor& source) {
@@ -187,27 +218,49 @@ void watch_upload(const Tensor& source, int device) {
 }
 
 void download(Tensor& target, const Tensor& source, bool non_blocking) {
+  const StreamKey stream = current_stream(source.device().index());
+  if (races::on()) {
+    races::Operator(kCopy, stream).reads(source);
+  }
   if (non_blocking && deferred_mode && target.device().is_cpu()) {
     defer_download(target, source);
     return;
   }
-  synchronize_stream(current_stream(source.device().index()));
+  synchronize_stream(stream);
   target.copy_(host_alias(source));
 }
 
 void upload(Tensor& target, const Tensor& source, bool non_blocking) {
   const int device = target.device().index();
-  if (non_blocking) {
-    land_copies_into(source, current_stream(device));
-  } else {
-    synchronize_stream(current_stream(device));
+  const StreamKey stream = current_stream(device);
+  if (races::on()) {
+    races::Operator(kCopy, stream).writes(target);
   }
+  if (!non_blocking) {
+    synchronize_stream(stream);
+  }
+  land_copies_into(source, stream);
   if (non_blocking && deferred_mode && source.is_contiguous() && source.numel() > 0 && is_pinned(source.data_ptr())) {
     watch_upload(source, device);
   }
   KernelScope device_memory(device);
   Tensor memory = host_alias(target);
   memory.copy_(source);
+}
+
+// Between two devices each one's current stream waits for the other's, before and after.
+void note_copy(const Tensor& target, const Tensor& source) {
+  const StreamKey stream = current_stream(target.device().index());
+  const StreamKey other = current_stream(source.device().index());
+  if (stream != other) {
+    races::meet(stream, other);
+  }
+  const races::Operator copy(kCopy, stream);
+  copy.reads(source);
+  copy.writes(target);
+  if (stream != other) {
+    races::meet(stream, other);
+  }
 }
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -219,6 +272,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   } else if (to_npu && !from_npu) {
     upload(self, source, non_blocking);
   } else {
+    if (C10_UNLIKELY(races::on())) {
+      note_copy(self, source);
+    }
     KernelScope device_memory(self.device().index());
     Tensor memory = host_alias(self);
     memory.copy_(self.is_same(source) ? memory : host_alias(source));
@@ -237,7 +293,11 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 }
 
 c10::Scalar local_scalar_dense(const Tensor& self) {
-  synchronize_stream(current_stream(self.device().index()));
+  const StreamKey stream = current_stream(self.device().index());
+  if (races::on()) {
+    races::Operator("aten::_local_scalar_dense", stream).reads(self);
+  }
+  synchronize_stream(stream);
   return at::_ops::_local_scalar_dense::redispatch(kCpuKey, host_alias(self));
 }
 
@@ -254,6 +314,12 @@ void set_deferred(bool deferred) {
   land_all_copies();
   deferred_mode = deferred;
 }
+void forget_uploads() {
+  std::deque<Upload> forgotten;  // outlives the lock: dropping a tensor may need the interpreter's lock
+  std::lock_guard<std::mutex> lock(mutex);
+  forgotten.swap(uploads());
+  waiting = downloads().size();
+}
 size_t pending_copies() {
   std::lock_guard<std::mutex> lock(mutex);
   return downloads().size();
@@ -262,12 +328,21 @@ int64_t overwritten_uploads() {
   return overwritten;
 }
 void land_all_copies() {
+  if (races::on()) {
+    races::host_waits_device(-1);
+  }
   land_if([](const auto&) { return true; });
 }
 void land_device_copies(int device) {
+  if (races::on()) {
+    races::host_waits_device(device);
+  }
   land_if([device](const auto& entry) { return entry.stream.first == device; });
 }
 void synchronize_stream(StreamKey stream) {
+  if (C10_UNLIKELY(races::on())) {
+    races::host_waits(stream);
+  }
   if (waiting > 0) {
     land_copies(reached_by(stream));
   }

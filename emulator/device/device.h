@@ -126,6 +126,8 @@ Reached reached_by(StreamKey stream);
 void set_deferred(bool deferred);
 size_t pending_copies();
 int64_t overwritten_uploads();
+// The copies from pinned memory until now count as done: a captured one reads the memory when it is replayed.
+void forget_uploads();
 void land_all_copies();
 void land_device_copies(int device);
 void land_copies(const Reached& reached);

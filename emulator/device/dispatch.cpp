@@ -1,6 +1,7 @@
 // Operators: the CPU kernel of every aten operator, called on aliases of the npu tensors among its arguments.
 #include "arguments.h"
 #include "device.h"
+#include "races.h"
 #include "device_checks.h"  // written by build.py from torch's own operator table
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -156,10 +157,73 @@ void check_devices(const OperatorHandle& op, const Arguments& arguments) {
       std::string_view(schema.name()).substr(schema.name().find("::") + 2), ")");
 }
 
+// ---- uses of memory, for races.cpp ----------------------------------------------------------------------------
+template <class Visit>
+void for_each_tensor(const IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const auto& tensor : value.toTensorList()) {
+      visit(static_cast<at::Tensor>(tensor));
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& tensor : value.toOptionalTensorList()) {
+      visit(static_cast<std::optional<at::Tensor>>(tensor).value_or(at::Tensor()));
+    }
+  }
+}
+
+// A view shares memory and touches none.
+bool is_view(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
+}
+
+races::Operator uses_of(const OperatorHandle& op, int device) {
+  const std::string& name = op.schema().name();
+  const bool stays = name.compare(0, 6, "aten::") == 0;
+  return {stays ? name.c_str() : races::kept(name), current_stream(device)};
+}
+
+void note_arguments(const OperatorHandle& op, const Stack& stack, size_t first) {
+  int device = current_device();
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = arguments.size(); i-- > 0;) {
+    for_each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
+      device = tensor.defined() && tensor.device().type() == kNpu ? tensor.device().index() : device;
+    });
+  }
+  const races::Operator uses = uses_of(op, device);
+  for (const bool writing : {false, true}) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (is_view(arguments[i]) || is_written(arguments[i]) != writing) {
+        continue;
+      }
+      for_each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
+        if (tensor.defined() && tensor.device() == npu_device(device)) {  // the check of devices comes later
+          writing ? uses.writes(tensor) : uses.reads(tensor);
+        }
+      });
+    }
+  }
+}
+
+void note_results(const OperatorHandle& op, const Stack& stack, size_t first, int device) {
+  const races::Operator uses = uses_of(op, device);
+  const auto& returns = op.schema().returns();
+  for (size_t i = 0; i < returns.size(); ++i) {
+    if (!is_view(returns[i])) {
+      for_each_tensor(stack[first + i], [&](const at::Tensor& tensor) { uses.makes(tensor); });
+    }
+  }
+}
+
 void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   ++operator_count;
   const auto& schema = op.schema();
   const size_t first_argument = stack->size() - schema.arguments().size();
+  if (C10_UNLIKELY(races::on())) {
+    note_arguments(op, *stack, first_argument);
+  }
   Arguments arguments;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     argument_to_cpu((*stack)[first_argument + i], schema.arguments()[i], static_cast<int>(i), arguments);
@@ -180,11 +244,17 @@ void run_operator(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   for (size_t i = first_result; i < stack->size(); ++i) {
     result_to_npu((*stack)[i], arguments);
   }
+  if (C10_UNLIKELY(races::on())) {
+    note_results(op, *stack, first_result, arguments.device_or_current());
+  }
 }
 
 void run_synchronising(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   synchronize_stream(current_stream());
   run_operator(op, keys, stack);
+  if (races::on()) {
+    races::host_waits(current_stream());
+  }
 }
 
 // Indexing with a mask counts its true elements on the host; indexing with integers does not.

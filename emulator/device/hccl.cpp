@@ -2,6 +2,7 @@
 #include "hccl.h"
 
 #include "device.h"
+#include "races.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
@@ -43,6 +44,56 @@ TensorLists on_host(const TensorLists& lists) {
   }
   return aliases;
 }
+
+Tensors flat(const TensorLists& lists) {
+  Tensors tensors;
+  for (const Tensors& list : lists) {
+    tensors.insert(tensors.end(), list.begin(), list.end());
+  }
+  return tensors;
+}
+
+// Work on a stream of the group's own, for races.cpp: what the current stream is given later is ordered after the
+// collective once somebody has waited for it.
+class OrderedWork final : public Work {
+ public:
+  OrderedWork(WorkPtr work, races::Clock done, int device)
+      : work_(std::move(work)), done_(std::move(done)), device_(device) {}
+  bool isCompleted() override {
+    const bool completed = work_->isCompleted();
+    if (completed) {
+      races::host_waits(done_);
+    }
+    return completed;
+  }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<Tensor> result() override { return work_->result(); }
+  void synchronize() override {
+    work_->synchronize();
+    order();
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool done = work_->wait(timeout);
+    order();
+    return done;
+  }
+  void abort() override { work_->abort(); }
+  uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+  // Who asks for it gets the results in callbacks of his own: they count as ordered from here.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    order();
+    return work_->getFuture();
+  }
+
+ private:
+  void order() { races::wait(done_, current_stream(device_)); }
+
+  WorkPtr work_;
+  races::Clock done_;
+  int device_;
+};
 
 // What endCoalescing() returns: several pieces of work as one.
 class CoalescedWork final : public Work {
@@ -156,24 +207,32 @@ class ProcessGroupHccl final : public c10d::Backend {
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    const bool is_root = getRank() == options.rootRank;
+    const Issued issued = issue("hccl::broadcast", is_root ? Tensors{} : tensors, is_root ? tensors : Tensors{});
     Tensors host = on_host(tensors);
-    return keep(gloo_->broadcast(host, options));
+    return keep(gloo_->broadcast(host, options), issued);
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const Issued issued = issue("hccl::allreduce", tensors, {});
     Tensors host = on_host(tensors);
-    return keep(averaged(gloo_->allreduce(host, for_gloo(options, host)), host, options.reduceOp));
+    return keep(averaged(gloo_->allreduce(host, for_gloo(options, host)), host, options.reduceOp), issued);
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    const Issued issued = issue("hccl::allreduce_coalesced", tensors, {});
     Tensors host = on_host(tensors);
-    return keep(averaged(gloo_->allreduce_coalesced(host, for_gloo(options, host)), host, options.reduceOp));
+    WorkPtr work = gloo_->allreduce_coalesced(host, for_gloo(options, host));
+    return keep(averaged(std::move(work), host, options.reduceOp), issued);
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    Tensors host = on_host(tensors);
     const bool is_root = getRank() == options.rootRank;
-    return keep(averaged(gloo_->reduce(host, for_gloo(options, host)), is_root ? host : Tensors{}, options.reduceOp));
+    const Issued issued = issue("hccl::reduce", is_root ? tensors : Tensors{}, is_root ? Tensors{} : tensors);
+    Tensors host = on_host(tensors);
+    WorkPtr work = gloo_->reduce(host, for_gloo(options, host));
+    return keep(averaged(std::move(work), is_root ? host : Tensors{}, options.reduceOp), issued);
   }
 
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    const Issued issued = issue("hccl::allgather", flat(outputs), inputs);
     TensorLists host_outputs = on_host(outputs);
     Tensors host_inputs = on_host(inputs);
     // hccl compares the numbers of elements, gloo the shapes.
@@ -182,37 +241,43 @@ class ProcessGroupHccl final : public c10d::Backend {
         host_inputs[i] = host_inputs[i].reshape(host_outputs[i][0].sizes());
       }
     }
-    return keep(gloo_->allgather(host_outputs, host_inputs, options));
+    return keep(gloo_->allgather(host_outputs, host_inputs, options), issued);
   }
   WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) override {
+    const Issued issued = issue("hccl::allgather_base", {output}, {input});
     Tensor host_output = on_host(output);
     Tensor host_input = on_host(input);
-    return keep(gloo_->_allgather_base(host_output, host_input, options));
+    return keep(gloo_->_allgather_base(host_output, host_input, options), issued);
   }
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    const Issued issued = issue("hccl::allgather_coalesced", flat(outputs), inputs);
     TensorLists host_outputs = on_host(outputs);
     Tensors host_inputs = on_host(inputs);
-    return keep(gloo_->allgather_coalesced(host_outputs, host_inputs, options));
+    return keep(gloo_->allgather_coalesced(host_outputs, host_inputs, options), issued);
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
+    const Issued issued = issue("hccl::allgather_into_tensor_coalesced", outputs, inputs);
     Tensors host_outputs = on_host(outputs);
     Tensors host_inputs = on_host(inputs);
-    return keep(gloo_->allgather_into_tensor_coalesced(host_outputs, host_inputs, options));
+    return keep(gloo_->allgather_into_tensor_coalesced(host_outputs, host_inputs, options), issued);
   }
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    const Issued issued = issue("hccl::gather", flat(outputs), inputs);
     TensorLists host_outputs = on_host(outputs);
     Tensors host_inputs = on_host(inputs);
-    return keep(gloo_->gather(host_outputs, host_inputs, options));
+    return keep(gloo_->gather(host_outputs, host_inputs, options), issued);
   }
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override {
+    const Issued issued = issue("hccl::scatter", outputs, flat(inputs));
     Tensors host_outputs = on_host(outputs);
     TensorLists host_inputs = on_host(inputs);
-    return keep(gloo_->scatter(host_outputs, host_inputs, options));
+    return keep(gloo_->scatter(host_outputs, host_inputs, options), issued);
   }
 
   // gloo has this form, and the list form of all-to-all, in some versions of torch only.
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override {
+    const Issued issued = issue("hccl::reduce_scatter", outputs, flat(inputs));
     Tensor output = on_host(outputs.at(0));
     const Tensors parts = on_host(inputs.at(0));
     Tensors buffer{flattened(parts)};
@@ -223,29 +288,33 @@ class ProcessGroupHccl final : public c10d::Backend {
     auto take_own = [=, this]() mutable {
       output.copy_(buffer[0].split_with_sizes(sizes_of(parts))[getRank()].view(output.sizes()));
     };
-    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_own)));
+    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_own)), issued);
   }
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    const Issued issued = issue("hccl::reduce_scatter_base", {output}, {input});
     Tensor host_output = on_host(output);
     Tensor host_input = on_host(input);
     WorkPtr work = gloo_->_reduce_scatter_base(host_output, host_input, for_gloo(options, {host_input}));
-    return keep(averaged(std::move(work), {host_output}, options.reduceOp));
+    return keep(averaged(std::move(work), {host_output}, options.reduceOp), issued);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
+    const Issued issued = issue("hccl::reduce_scatter_tensor_coalesced", outputs, inputs);
     Tensors host_outputs = on_host(outputs);
     Tensors host_inputs = on_host(inputs);
     WorkPtr work = gloo_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, for_gloo(options, host_inputs));
-    return keep(averaged(std::move(work), host_outputs, options.reduceOp));
+    return keep(averaged(std::move(work), host_outputs, options.reduceOp), issued);
   }
 
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+    const Issued issued = issue("hccl::alltoall_base", {output}, {input});
     Tensor host_output = on_host(output);
     Tensor host_input = on_host(input);
-    return keep(gloo_->alltoall_base(host_output, host_input, output_splits, input_splits, options));
+    return keep(gloo_->alltoall_base(host_output, host_input, output_splits, input_splits, options), issued);
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    const Issued issued = issue("hccl::alltoall", outputs, inputs);
     Tensors host_outputs = on_host(outputs);
     const Tensors host_inputs = on_host(inputs);
     Tensor sent = flattened(host_inputs);
@@ -254,20 +323,23 @@ class ProcessGroupHccl final : public c10d::Backend {
     std::vector<int64_t> input_sizes = sizes_of(host_inputs);
     WorkPtr work = gloo_->alltoall_base(received, sent, output_sizes, input_sizes, options);
     auto take_parts = [=]() mutable { hand_out(received, host_outputs); };
-    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_parts)));
+    return keep(c10::make_intrusive<FollowedWork>(std::move(work), std::move(take_parts)), issued);
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
+    const Issued issued = issue("hccl::send", {}, tensors);
     Tensors host = on_host(tensors);
-    return keep(gloo_->send(host, to, tag));
+    return keep(gloo_->send(host, to, tag), issued);
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    const Issued issued = issue("hccl::recv", tensors, {});
     Tensors host = on_host(tensors);
-    return keep(gloo_->recv(host, from, tag));
+    return keep(gloo_->recv(host, from, tag), issued);
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    const Issued issued = issue("hccl::recvAnysource", tensors, {});
     Tensors host = on_host(tensors);
-    return keep(gloo_->recvAnysource(host, tag));
+    return keep(gloo_->recvAnysource(host, tag), issued);
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     synchronize_stream(current_stream());
@@ -278,6 +350,40 @@ class ProcessGroupHccl final : public c10d::Backend {
   }
 
  private:
+  struct Issued {  // empty unless races.cpp is on
+    races::Clock done;
+    int device = 0;
+  };
+  // A collective's uses of memory, on the group's own stream, which waits for the current one first. Memory stays until
+  // it is done.
+  Issued issue(const char* name, const Tensors& written, const Tensors& read) {
+    if (!races::on() || (written.empty() && read.empty())) {
+      return {};
+    }
+    const int device = (written.empty() ? read : written)[0].device().index();
+    if (device < 0) {  // of a host tensor, which is refused
+      return {};
+    }
+    const StreamKey own{device, -1 - number_};
+    races::wait(races::record(current_stream(device)), own);
+    const races::Operator uses(name, own);
+    for (const Tensor& tensor : read) {
+      uses.reads(tensor);
+      races::record_stream(tensor.storage().data_ptr(), own);
+    }
+    for (const Tensor& tensor : written) {
+      uses.writes(tensor);
+      races::record_stream(tensor.storage().data_ptr(), own);
+    }
+    return {races::record(own), device};
+  }
+
+  WorkPtr keep(WorkPtr work, const Issued& issued) {
+    if (!issued.done.empty()) {
+      work = c10::make_intrusive<OrderedWork>(std::move(work), issued.done, issued.device);
+    }
+    return keep(std::move(work));
+  }
   WorkPtr keep(WorkPtr work) {
     if (coalescing_) {
       coalesced_.push_back(work);

@@ -1,6 +1,7 @@
 // Memory: blocks, the budget of each device, poison, the allocators of the device and, while a kernel runs,
 // of the CPU.
 #include "device.h"
+#include "races.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
@@ -91,7 +92,8 @@ struct Header {
   size_t bytes;
   uint64_t magic;
   int device;
-  char padding[44];
+  Shadow* shadow;  // of races.cpp; null unless it is on
+  char padding[32];
 };
 static_assert(sizeof(Header) == 64, "data must stay aligned to 64 bytes");
 
@@ -142,6 +144,7 @@ void* new_block(size_t bytes, int device) {
   header->bytes = bytes;
   header->magic = kMagic;
   header->device = device;
+  header->shadow = nullptr;
   return header + 1;
 }
 
@@ -156,6 +159,9 @@ void free_block(void* data) {
   }
   const int device = header->device;
   header->magic = 0;
+  if (C10_UNLIKELY(header->shadow != nullptr)) {
+    races::freed(header->shadow, header->bytes);
+  }
   if (device == kHost) {
     std::free(header);
     return;
@@ -172,6 +178,9 @@ void free_block(void* data) {
 void* new_device_block(size_t bytes, int device) {
   account(device, static_cast<int64_t>(bytes));
   void* data = new_block(bytes, device);
+  if (C10_UNLIKELY(races::on())) {
+    header_of(data)->shadow = races::allocated(bytes, current_stream(device));
+  }
   if (poison_mode != static_cast<int>(Poison::off)) {
     std::memset(data, kPoisonByte, bytes);
   }
@@ -193,8 +202,12 @@ thread_local int kernel_depth = 0;
 struct DeviceAllocator final : c10::DeviceAllocator {  // what torch.accelerator.memory_* asks
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
-  // Operators are done when they return: no block is freed while a stream still uses it.
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  // Operators are done when they return, so no block is freed while a stream still uses it; races.cpp wants to know.
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (races::on()) {
+      races::record_stream(data, {stream.device_index(), stream.id()});
+    }
+  }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     c10::CachingDeviceAllocator::DeviceStats stats;
     const MemoryFigures figures = memory_figures(device);
@@ -279,6 +292,11 @@ void enter_kernel() {
 }
 void leave_kernel() {
   --kernel_depth;
+}
+
+Shadow** shadow_of(const c10::DataPtr& data) {
+  Header* header = data.get_deleter() == &free_block && data.get_context() ? header_of(data.get_context()) : nullptr;
+  return header == nullptr || header->device == kHost ? nullptr : &header->shadow;
 }
 
 c10::Allocator* device_allocator() {

@@ -1,5 +1,6 @@
 // Operators that devices have and CPUs lack, or that the CPU kernel cannot serve.
 #include "device.h"
+#include "races.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,6 +14,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <initializer_list>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -46,6 +48,20 @@ void check_device(const Tensor& tensor, const Tensor& input, const char* argumen
               " in method wrapper_PrivateUse1__convolution_overrideable)");
 }
 
+void note_reads(const char* name, std::initializer_list<Tensor> tensors) {
+  if (races::on()) {
+    for (const Tensor& tensor : tensors) {
+      races::Operator(name, current_stream(tensors.begin()->device().index())).reads(tensor);
+    }
+  }
+}
+Tensor made(const char* name, const Tensor& result) {
+  if (races::on() && result.defined()) {
+    races::Operator(name, current_stream(result.device().index())).makes(result);
+  }
+  return result;
+}
+
 // ---- convolution: torch asks a PrivateUse1 device through these two names ---------------------------------------
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, c10::IntArrayRef stride,
                    c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
@@ -57,10 +73,11 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
     host_bias = host_alias(*bias);
   }
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  note_reads("aten::convolution", {input, weight, bias.value_or(Tensor())});
   KernelScope device_memory(input.device().index());
   const Tensor output = at::convolution(host_alias(input), host_alias(weight), host_bias, stride, padding, dilation,
                                         transposed, output_padding, groups);
-  return wrap(output, input.device().index());
+  return made("aten::convolution", wrap(output, input.device().index()));
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(
@@ -69,12 +86,15 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     int64_t groups, std::array<bool, 3> wanted) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const int device = input.device().index();
+  constexpr const char* name = "aten::convolution_backward";
+  note_reads(name, {grad_output, input, weight});
   KernelScope device_memory(device);
   const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
   auto [grad_input, grad_weight, grad_bias] =
       at::convolution_backward(host_alias(grad_output), host_alias(input), host_alias(weight), bias_size, stride,
                                padding, dilation, transposed, output_padding, groups, wanted);
-  return {wrap(grad_input, device), wrap(grad_weight, device), wrap(grad_bias, device)};
+  return {made(name, wrap(grad_input, device)), made(name, wrap(grad_weight, device)),
+          made(name, wrap(grad_bias, device))};
 }
 
 // ---- dropout: the CPU kernel draws from the CPU's default generator ----------------------------------------------
@@ -160,10 +180,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 }
 
 // ---- streams ---------------------------------------------------------------------------------------------------
-// An operator is done when it returns, so no memory is freed under a stream that still uses it: nothing to note.
+// Operators are done when they return, so nothing is freed that a stream still uses; races.cpp wants to know.
 void record_stream(Tensor& self, at::Stream stream) {
   TORCH_CHECK(stream.device_type() == kNpu, "record_stream: expected a stream of the npu, found one of ",
               stream.device());
+  if (races::on() && self.has_storage()) {
+    races::record_stream(self.storage().data_ptr(), {stream.device_index(), stream.id()});
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

@@ -84,7 +84,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(key_of(stream)); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { land_device_copies(checked_index(index)); }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    if (races::on()) {
+      races::record_stream(data, key_of(stream));
+    }
+  }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) {
@@ -102,9 +106,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) {
-      land_copies(event_of(event).reached);
+    if (event == nullptr) {
+      return;
     }
+    if (races::on()) {
+      races::host_waits(event_of(event).clock);
+    }
+    land_copies(event_of(event).reached);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

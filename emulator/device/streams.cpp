@@ -59,8 +59,12 @@ Reached reached_by(StreamKey stream) {
 void record_event(Event& event, StreamKey stream) {
   event.reached = reached_by(stream);
   event.milliseconds = milliseconds_now();
+  event.clock = races::on() ? races::record(stream) : races::Clock{};
 }
 void wait_event(const Event& event, StreamKey stream) {
+  if (races::on()) {
+    races::wait(event.clock, stream);
+  }
   std::lock_guard<std::mutex> lock(order_mutex);
   merge(order()[stream], event.reached);
 }

@@ -1,11 +1,13 @@
 // What runtime.cpp needs of the streams to serve torch's device guard.
 #pragma once
 #include "device.h"
+#include "races.h"
 
 namespace npu {
 
 struct Event {
   Reached reached;          // what is done once the event is
+  races::Clock clock;       // the same for races.cpp
   double milliseconds = 0;  // of the steady clock when it was recorded
 };
 

@@ -10,6 +10,7 @@ DEVICES = "NPU_EMULATOR_DEVICES"
 MEMORY_GIB = "NPU_EMULATOR_MEMORY_GIB"
 POISON = "NPU_EMULATOR_POISON"
 DEFER = "NPU_EMULATOR_DEFER"
+RACES = "NPU_EMULATOR_RACES"
 TRACE = "NPU_EMULATOR_TRACE"
 SOC = "NPU_EMULATOR_SOC"
 CANN = "NPU_EMULATOR_CANN"
@@ -17,6 +18,7 @@ TORCH_NPU = "NPU_EMULATOR_TORCH_NPU"
 ENGINE_RANKS = "NPU_EMULATOR_ENGINE_RANKS"
 
 POISON_LEVELS = {"off": 0, "fresh": 1, "freed": 2}
+RACE_LEVELS = {"off": 0, "warn": 1, "error": 2}
 
 # soc version as torch_npu reports it -> name; 22x are Atlas A2 devices, 25x Atlas A3
 SOC_NAMES = {223: "Ascend910B2", 250: "Ascend910_9391"}
@@ -39,6 +41,13 @@ def _number(environment, name, default, kind):
     return value
 
 
+def _level(environment, name, levels):
+    text = environment.get(name, "").strip() or "off"
+    if text not in levels:
+        raise SettingError(f"{name} must be one of {', '.join(levels)}, found {text!r}. Unset it for 'off'.")
+    return levels[text]
+
+
 def installed_devices(environment: Mapping[str, str] = os.environ) -> int:
     """Devices of the machine, before ASCEND_RT_VISIBLE_DEVICES hides some."""
     return _number(environment, DEVICES, 8, int)
@@ -51,10 +60,12 @@ def memory_bytes(environment: Mapping[str, str] = os.environ) -> int:
 
 def poison_level(environment: Mapping[str, str] = os.environ) -> int:
     """0 off, 1 fresh memory is filled with 0xFF (NaN in every float type), 2 freed memory too."""
-    text = environment.get(POISON, "").strip() or "off"
-    if text not in POISON_LEVELS:
-        raise SettingError(f"{POISON} must be one of {', '.join(POISON_LEVELS)}, found {text!r}. Unset it for 'off'.")
-    return POISON_LEVELS[text]
+    return _level(environment, POISON, POISON_LEVELS)
+
+
+def race_level(environment: Mapping[str, str] = os.environ) -> int:
+    """What a use of memory without order between two streams does: 0 nothing, 1 it is counted and printed, 2 raises."""
+    return _level(environment, RACES, RACE_LEVELS)
 
 
 def deferred_copies(environment: Mapping[str, str] = os.environ) -> bool:

@@ -7,6 +7,8 @@ while something changes and at exit, each time by an atomic replace. The documen
 - operators: name -> {forward, backward: calls; shapes, dtypes: those of the first call's tensor arguments}
 - graphs: {captured, replayed, recorded}: graphs captured, replays, operators on the tapes
 - nz_partial_writes: writes into a part of a FRACTAL_NZ storage, whose result on a device is undefined
+- races: uses of memory on two streams that nothing orders, one row a kind and pair of operators: kind, first and
+  second {operator, stream [device, number], device -1 for the host, access}, shape, dtype, bytes of the storage, count
 - memory: {unmaps, maps, unmapped_bytes}: sleep mode's work on the memory pool
 - vllm: vLLM's compilation_counter, without zeros; None when vLLM is not imported
 - patches: MindSpeed's applied patches, target -> replacements; None when MindSpeed is not imported
@@ -69,6 +71,7 @@ def document() -> dict:
         "operators": _operators(),
         "graphs": _group("graphs", ("captured", "replayed", "recorded")),
         "nz_partial_writes": _counters["nz_partial_writes"],
+        "races": _races(),
         "memory": _group("memory", ("unmaps", "maps", "unmapped_bytes")),
         "vllm": _vllm_counters(),
         "patches": _mindspeed_patches(),
@@ -146,6 +149,12 @@ def _device_used() -> bool:
     import npu_device
 
     return npu_device.counts()[0] > 0
+
+
+def _races():
+    import npu_device
+
+    return npu_device.races()
 
 
 def _group(prefix, names):

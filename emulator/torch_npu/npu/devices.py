@@ -69,10 +69,13 @@ def init() -> None:
         )
     with _lock:
         if _pid is None:
+            from .. import races
+
             npu_device.init(len(visible_devices()))
             npu_device.set_budget(settings.memory_bytes())
             npu_device.set_poison(settings.poison_level())
             npu_device.set_deferred(settings.deferred_copies())
+            races.activate()
             _pid = os.getpid()
 
 

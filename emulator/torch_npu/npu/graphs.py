@@ -18,7 +18,7 @@ import os
 import npu_device
 import torch
 
-from .. import trace
+from .. import races, trace
 from . import tape
 
 _pool_numbers = itertools.count(1)
@@ -46,6 +46,7 @@ class NPUGraph:
                 "on the default stream.)"
             )
         self._pool = graph_pool_handle() if pool is None else pool
+        races.fence()
         self._recorder = tape.Recorder(self._tape)
         self._recorder.__enter__()
 
@@ -53,6 +54,8 @@ class NPUGraph:
         """The tape is complete; after a failure it is dropped."""
         recorder, self._recorder = self._recorder, None
         recorder.__exit__(None, None, None)
+        races.fence()
+        npu_device.forget_uploads()
         if failed or len(recorder.groups) > 1:
             self._tape = tape.TaskGroup()
             if not failed:

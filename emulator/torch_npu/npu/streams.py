@@ -85,12 +85,17 @@ class ExternalEvent:
     """
 
     def __init__(self):
-        self.recorded = False
+        self.recorded, self._point = False, None
 
     def record(self, stream=None):
         """Set the event; replays that wait for it go on."""
-        self.recorded = True
+        self.recorded, self._point = True, Event()
+        self._point.record(stream)
         tape.resume(self)
+
+    def order(self):
+        """Work issued later to the current stream is ordered after the event, which was recorded."""
+        self._point.wait()
 
     def wait(self, stream=None):
         """The stream waits for the event; inside a capture this is a point on the tape."""

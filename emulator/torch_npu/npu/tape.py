@@ -4,14 +4,16 @@ See `graphs` for what it emulates. An entry is an operator with its very tensors
 ExternalEvent or resets one, or a group of entries that can be renewed.
 """
 
+import contextlib
 import dataclasses
 import threading
 
+import npu_device
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .. import trace
+from .. import races, trace
 from . import host_sync
 
 # namespaces whose operators are work for the device; those of others are Python that issues such work
@@ -21,7 +23,7 @@ _NPU_NAMESPACES = {"npu", "atb", "_C_ascend", "mindspeed_extension"}
 _NPU = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 
 _thread = threading.local()
-_stopped = []  # (event, steps) of replays that wait for an ExternalEvent
+_stopped = []  # (event, steps, stream) of replays that wait for an ExternalEvent
 
 
 @dataclasses.dataclass
@@ -34,6 +36,11 @@ class Call:
     outputs: list
 
     def run(self):
+        name = f"{self.operator._schema.name} (in a replayed graph)"
+        with races.named(name) if npu_device.races_on() else contextlib.nullcontext():
+            self._run()
+
+    def _run(self):
         result = self.operator(*self.args, **self.kwargs)
         _wait_for_collective(self.operator, result)
         for old, new in zip(self.outputs, _tensors(result), strict=True):
@@ -77,8 +84,11 @@ class Recorder(TorchDispatchMode):
                 return operator.redispatch(_NPU, *args, **kwargs)
         host_sync.refuse(operator, args, kwargs)
         frozen_args, frozen_kwargs = _frozen(operator, args, kwargs)
-        if self.execute or not operator._schema.is_mutable:
+        if self.execute:
             result = operator(*args, **kwargs)
+        elif not operator._schema.is_mutable:
+            with races.named(""):  # a device only takes its arguments
+                result = operator(*args, **kwargs)
         else:
             result = _written(operator, args, kwargs)
         made = _made(result, args, kwargs)
@@ -109,8 +119,8 @@ def recorders():
 
 
 def run(tape) -> None:
-    """Run a tape, up to the first event that has to be waited for."""
-    _advance(_steps(tape))
+    """Run a tape on the current stream, up to the first event that has to be waited for."""
+    _advance(_steps(tape), torch._C._accelerator_getStream(npu_device.current_device()))
 
 
 def record_wait(event) -> None:
@@ -119,6 +129,8 @@ def record_wait(event) -> None:
         recorders()[-1].groups[-1].append(Wait(event))
     elif not event.recorded:
         raise RuntimeError("A stream waits for an ExternalEvent that nothing has recorded: on a device this hangs.")
+    else:
+        event.order()
 
 
 def record_reset(event) -> bool:
@@ -130,10 +142,10 @@ def record_reset(event) -> bool:
 
 def resume(event) -> None:
     """The event was recorded: go on with the replays that wait for it."""
-    waiting = [steps for awaited, steps in _stopped if awaited is event]
-    _stopped[:] = [(awaited, steps) for awaited, steps in _stopped if awaited is not event]
-    for steps in waiting:
-        _advance(steps)
+    waiting = [entry for entry in _stopped if entry[0] is event]
+    _stopped[:] = [entry for entry in _stopped if entry[0] is not event]
+    for _, steps, stream in waiting:
+        _advance(steps, stream)
 
 
 def check_not_waiting(what) -> None:
@@ -162,6 +174,7 @@ def _steps(tape):
         if isinstance(entry, Wait):
             while not entry.event.recorded:
                 yield entry.event
+            entry.event.order()
         elif isinstance(entry, Reset):
             entry.event.recorded = False
         elif isinstance(entry, TaskGroup):
@@ -171,10 +184,16 @@ def _steps(tape):
                 entry.run()
 
 
-def _advance(steps):
-    for event in steps:
-        _stopped.append((event, steps))
-        return
+def _advance(steps, stream):
+    """Go on with a replay, on its stream, up to the next event that has to be waited for."""
+    before = torch._C._accelerator_getStream(stream.device_index)
+    torch._C._accelerator_setStream(stream)
+    try:
+        event = next(steps, None)
+    finally:
+        torch._C._accelerator_setStream(before)
+    if event is not None:
+        _stopped.append((event, steps, stream))
 
 
 def _tensors(value):

@@ -16,11 +16,14 @@ _library = torch.library.Library("aten", "IMPL")
 
 def histc(self, bins=100, min=0, max=0):
     """Counts of the values in `bins` equal parts of [min, max], in the type of the values."""
+    npu_device.note_uses("aten::histc", [self], [])
     with plain_torch():
         values = npu_device.alias(self)
         # double holds every int32 exactly; the CPU kernel knows no integers
         counts = torch.histc(values if values.is_floating_point() else values.double(), bins, min, max)
-        return npu_device.wrap(counts.to(values.dtype), self.device.index)
+        result = npu_device.wrap(counts.to(values.dtype), self.device.index)
+    npu_device.note_uses("aten::histc", [], [result])
+    return result
 
 
 with warnings.catch_warnings():

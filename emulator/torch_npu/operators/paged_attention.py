@@ -154,6 +154,7 @@ def _npu_paged_attention(
     meta=lambda *values: values[0].new_empty(1, dtype=torch.uint8),
     host=("context_lens",),
     namespace="atb",
+    plans=True,
 )
 def _npu_paged_attention_get_workspace(
     query, key_cache, value_cache, num_kv_heads, num_heads, scale_value, block_table, context_lens, out

@@ -47,6 +47,7 @@ def operator(
     phase: str = "forward",
     on_device: bool = False,
     gathered: bool = False,
+    plans: bool = False,
     export: bool = True,
 ) -> Callable[[Callable], Callable]:
     """Registers the decorated kernel as operator `namespace::NAME`.
@@ -57,11 +58,12 @@ def operator(
     phase      "backward" for operators that compute gradients; the trace keeps the two apart.
     on_device  the kernel wants the npu tensors themselves (it does not compute, or it uses aten operators on them).
     gathered   kernel and meta function take one object with an attribute per argument (for long signatures).
+    plans      it finds out on the host what another operator will need: no work for the device, no use of its memory.
     export     also offer it as `torch_npu.NAME`.
     """
 
     def register(kernel: Callable) -> Callable:
-        Operator(schema, kernel, meta or kernel, tuple(host), namespace, phase, on_device, gathered, export)
+        Operator(schema, kernel, meta or kernel, tuple(host), namespace, phase, on_device, gathered, plans, export)
         return kernel
 
     return register
@@ -126,7 +128,7 @@ def unwritten(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | Non
 class Operator:
     """One registered operator: binds calls to the schema and runs the kernel on aliased memory."""
 
-    def __init__(self, schema, kernel, meta, host, namespace, phase, on_device, gathered, export):
+    def __init__(self, schema, kernel, meta, host, namespace, phase, on_device, gathered, plans, export):
         self.name, _, overload = schema.partition("(")[0].strip().partition(".")
         library = _library(namespace)
         qualified = f"{self.name}.{overload}" if overload else self.name
@@ -141,6 +143,8 @@ class Operator:
         else:
             self._check_signature(kernel)
         self.kernel, self.host, self.phase = kernel, frozenset(host), phase
+        self.plans = plans
+        self.written = [a.alias_info is not None and a.alias_info.is_write for a in self.arguments]
         self._library, self._qualified = library, qualified
         assert self.host <= set(self.names), f"{self.name}: unknown host arguments {self.host - set(self.names)}"
         library.impl(qualified, self._run_on_device if on_device else self._run, "PrivateUse1")
@@ -176,10 +180,16 @@ class Operator:
         return bound
 
     def _record(self, values: Sequence) -> None:
-        tensors = [
-            t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, torch.Tensor)
-        ]
+        tensors = _tensors(values)
         trace.record(self.name, self.phase, [tuple(t.shape) for t in tensors], [t.dtype for t in tensors])
+
+    def _note_uses(self, values: Sequence) -> None:
+        """Tells the race detector what the operator reads and writes, which it cannot see: kernels work on aliases."""
+        if npu_device.races_on() and not self.plans:
+            reads, writes = (
+                [v for v, w in zip(values, self.written, strict=True) if w is kind] for kind in (False, True)
+            )
+            npu_device.note_uses(self.overload._schema.name, _tensors(reads), _tensors(writes))
 
     def _run_on_device(self, *args, **kwargs):
         values = self.bind(args, kwargs)
@@ -189,6 +199,7 @@ class Operator:
     def _run(self, *args, **kwargs):
         values = self.bind(args, kwargs)
         self._record(values)
+        self._note_uses(values)
         memory = SharedMemory(self)
         values = [memory.enter(name, value) for name, value in zip(self.names, values, strict=True)]
         with plain_torch():
@@ -208,6 +219,12 @@ class Operator:
                 return self.call(values)
 
         self._library.impl(self._qualified, differentiate, "Autograd")
+
+
+def _tensors(values: Iterable) -> list[torch.Tensor]:
+    """The tensors among an operator's values, those in lists as well."""
+    flat = (t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)))
+    return [t for t in flat if isinstance(t, torch.Tensor)]
 
 
 class SharedMemory:
@@ -260,7 +277,10 @@ class SharedMemory:
         if isinstance(result, torch.Tensor):
             if id(result) in self._originals:
                 return self._originals[id(result)]
-            return npu_device.wrap(self._own_storage(result), self.index)
+            fresh = npu_device.wrap(self._own_storage(result), self.index)
+            if npu_device.races_on() and not self.op.plans:
+                npu_device.note_uses(self.op.overload._schema.name, [], [fresh])
+            return fresh
         if isinstance(result, (list, tuple)):
             return type(result)(self.leave(r) for r in result)
         return result
