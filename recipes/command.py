@@ -23,7 +23,10 @@ LOGGERS = {
     "file": ("VERL_FILE_LOGGER_ROOT", "."),
     "swanlab": ("SWANLAB_LOG_DIR", "swanlab"),
 }
-UNSET = ("RAY_ADDRESS",)  # would send the run's processes to another Ray cluster
+UNSET = (
+    "PYTHONDONTWRITEBYTECODE",  # a dozen processes import the same 4,600 modules: compiled by each, that takes minutes
+    "RAY_ADDRESS",  # would send the run's processes to another Ray cluster
+)
 
 # Said for every run unless the recipe or the user's environment says otherwise.
 DEFAULTS = {

@@ -8,6 +8,10 @@ import pytest
 from emulator import site
 from emulator.device.build import BuildError
 
+# Modules are compiled once, not by each of the processes that the tests start; a run's launcher sees to it itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Before torch is imported: small tensors on two cores get slower with more threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

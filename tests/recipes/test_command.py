@@ -51,6 +51,7 @@ def test_secrets_reach_the_run_from_the_environment_of_the_shell():
 
 def test_the_recipes_environment_reaches_the_run(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("RAY_DEDUP_LOGS", "1")
     config = compose(str(recipe), ["+launch.env.HCCL_EXEC_TIMEOUT=3600", "trainer.logger=[console,tensorboard]"]).config
     site = tmp_path / "site"
@@ -58,6 +59,7 @@ def test_the_recipes_environment_reaches_the_run(recipe, tmp_path, monkeypatch):
     whole = command.whole(added)
     assert whole["HCCL_EXEC_TIMEOUT"] == "3600" and whole["PATH"] == os.environ["PATH"]
     assert "RAY_ADDRESS" not in whole, "the run has a Ray of its own"
+    assert "PYTHONDONTWRITEBYTECODE" not in whole, "its processes compile the same modules once"
     assert whole["RAY_DEDUP_LOGS"] == "1", "what the user says stays"
     assert whole["PYTHONPATH"].split(":")[0] == str(site)
     assert whole["NPU_EMULATOR_TRACE"] == str(tmp_path / "run" / "trace")
