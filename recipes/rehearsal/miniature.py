@@ -23,6 +23,7 @@ STEPS = 2
 PROMPT, RESPONSE = 32, 32  # tokens; the toy's questions take 27 of the former
 SEQUENCES = 8  # that a rollout engine runs at once
 BLOCKS = 64  # of KV cache, 128 tokens each
+EXPERTS = 8
 HIDDEN, EXPERT_WIDTHS = 64, (48, 40)  # the first width that vllm-ascend's guess of the layout does not confuse (F10)
 
 NAMES = ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor", "virtual_pipeline_model")
@@ -43,6 +44,7 @@ BUDGETS = {
 ENVIRONMENT = {
     "NPU_EMULATOR_MEMORY_GIB": 2,
     "NPU_EMULATOR_POISON": "freed",
+    "NPU_EMULATOR_RACES": "warn",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_NO_USAGE_STATS": 1,
     "HF_HUB_OFFLINE": 1,
@@ -151,8 +153,9 @@ def _model(facts: Facts) -> Rules:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": model.head_dim,  # kernels are chosen by it
-        "num_experts": 8,
-        "num_experts_per_tok": min(model.active, 2),
+        "num_experts": EXPERTS,
+        # so that each of two ranks has rows of every token, as one of sixteen has of a production batch (F21)
+        "num_experts_per_tok": min(model.active, EXPERTS // 2 + 1),
         "initializer_range": 0.1,  # at 0.02 attention hardly moves the answers, and a wrong one would not show
     }
     if not model.qk_norm:

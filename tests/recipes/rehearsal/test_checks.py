@@ -12,8 +12,16 @@ MODEL = {"model.embed": "aa", "model.layers.0.mlp.experts.0.up": "bb"}
 TRACE = {
     "vllm": {"num_cudagraph_captured": 12},
     "nz_partial_writes": 0,
+    "races": [],
     "patches": {"megatron": ["mindspeed"]},
     "operators": {"npu_swiglu_backward": {"forward": 0, "backward": 4}},
+}
+
+RACE = {
+    "kind": "read after write",
+    "count": 2,
+    "first": {"operator": "aten::mul", "stream": [0, 0], "access": "write"},
+    "second": {"operator": "aten::sum", "stream": [0, 3], "access": "read"},
 }
 
 
@@ -69,6 +77,7 @@ FAULTS = {
     "few rows": (replace(first(steps=NOT_A_NUMBER), few_ranks=True), "finite numbers", "F21"),
     "captures": (first(traces=[{**TRACE, "vllm": {"num_graphs_seen": 1}}]), "graph captures", "F4"),
     "nz": (first(traces=[{**TRACE, "nz_partial_writes": 96}]), "NZ storages", "F11"),
+    "race": (first(traces=[{**TRACE, "races": [RACE]}]), "order on streams", ""),
     "swiglu": (first(traces=[{**TRACE, "operators": {}}]), "fused SwiGLU in training", "F6"),
     "crash": (replace(rehearsed(), causes={"first": ("TypeError: x", "F9")}), "two steps", "F9"),
     "resume": (replace(rehearsed(), causes={"resumed": ("RuntimeError: y", "F2")}), "save, resume, next step", "F2"),
