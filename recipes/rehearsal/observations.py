@@ -19,6 +19,7 @@ class Observations:
     rollouts: list[dict] = field(default_factory=list)  # a rank's rollout: step, rank, state, prompts, answers
     sent: dict[str, dict[str, str]] = field(default_factory=dict)  # rank: tensor: fingerprint, first transfer
     traces: list[dict] = field(default_factory=list)  # one a process
+    features: list[str] = field(default_factory=list)  # of MindSpeed, that were on
     checkpoint: dict[str, str] = field(default_factory=dict)  # tensor of the last checkpoint: fingerprint
 
     def numbers(self, step: int) -> dict[str, float]:
@@ -33,6 +34,11 @@ class Observations:
             for prompt, answer in zip(entry["prompts"], entry["answers"], strict=True):
                 groups[prompt].append(answer)
         return dict(groups)
+
+    def mindspeed(self) -> dict[str, list]:
+        """What of MindSpeed was active: its features, and the names that its patches replace."""
+        replaced = {name for trace in self.traces for name in trace.get("patches") or ()}
+        return {"features": self.features, "patches": sorted(replaced)}
 
     def engines(self, step: int) -> list[dict]:
         """One rank's entry for each rollout engine."""
@@ -50,6 +56,7 @@ def read(run: Path) -> Observations:
         _journal(run / "probes", "generation"),
         _sent(run / "probes"),
         [trace for file in sorted((run / "trace").glob("*.json")) if (trace := _json(file))],
+        sorted({name for entry in _journal(run / "probes", "features") for name in entry["active"]}),
     )
 
 

@@ -20,6 +20,7 @@ from recipes.lint.facts import OVERRIDE
 from recipes.lint.upstream import MC2_RANKS
 from recipes.order import Order
 from recipes.rehearsal import checks, miniature, observations, upstream, verdict
+from recipes.rehearsal.observations import Observations
 from recipes.rehearsal.upstream import Stack
 from recipes.scratch import make as make_scratch
 from recipes.watch import Outcome, watch
@@ -48,16 +49,17 @@ def rehearse(order: Order) -> int:
     made = replace(recipe, config=config)
     site = prepare.site(made)
     started = time.monotonic()
-    code, found = 0, _prepared(made, site)
+    code, found, mindspeed = 0, _prepared(made, site), Observations().mindspeed()
     if not found:
         seen, code = _perform(config, facts, site, path)
-        found = checks.results(seen)
-    minutes = time.monotonic() - started
+        found, mindspeed = checks.results(seen), seen.first.mindspeed()
+    seconds = time.monotonic() - started
     path.mkdir(parents=True, exist_ok=True)
-    document = {"recipe": recipe.name, "matrix": facts.matrix, "stack": asdict(stack), "seconds": round(minutes, 1)}
-    document |= {"changes": [asdict(change) for change in changes], "results": [asdict(result) for result in found]}
+    document = {"recipe": recipe.name, "matrix": facts.matrix, "stack": asdict(stack), "seconds": round(seconds, 1)}
+    document |= {"mindspeed": mindspeed, "changes": [asdict(change) for change in changes]}
+    document |= {"results": [asdict(result) for result in found]}
     rundir.write(path / "verdict.json", rundir.as_json(document))
-    return code or verdict.conclude(found, stack, path, minutes, _needs_stand_in(facts))
+    return code or verdict.conclude(found, stack, path, seconds, _needs_stand_in(facts), mindspeed)
 
 
 def _prepared(made: Recipe, site: Path) -> list[checks.Result]:

@@ -34,7 +34,9 @@ def introduce(recipe: str, matrix: str, stack: Stack, changes: list[Change]) -> 
             console.print(Text(f"      {change.key}: {_short(change.before)} → {_short(change.after)}", "dim"))
 
 
-def conclude(results: list[Result], stack: Stack, path: Path, seconds: float, stand_in: bool) -> int:
+def conclude(
+    results: list[Result], stack: Stack, path: Path, seconds: float, stand_in: bool, mindspeed: dict[str, list]
+) -> int:
     """The table of checks and the verdict; the exit code."""
     console = _console()
     table = Table(box=None, padding=(0, 1), show_header=False)
@@ -42,6 +44,9 @@ def conclude(results: list[Result], stack: Stack, path: Path, seconds: float, st
         mark, colour = MARKS[result.status]
         table.add_row(Text(mark, colour), result.check, result.message, Text(result.problem, colour))
     console.print(table)
+    if mindspeed["patches"]:
+        features, names = (len(mindspeed[key]) for key in ("features", "patches"))
+        console.print(f"MindSpeed: {features} features on, {names} names replaced, all listed in verdict.json")
     failed = [result for result in results if result.status == "fail"]
     console.print("not proven by this:")
     for line in (*([STAND_IN] if stand_in else []), *_skipped(results), *UNPROVEN):

@@ -4,6 +4,7 @@ Importing the package switches them on. They write JSON lines to `$RL_PROBES/<na
 
 - `generation`: before a rollout the random state, after it a fingerprint of every prompt and answer;
 - `transfer`: fingerprints of the first weights that the trainer sends to the rollout;
+- `features`: the names of MindSpeed's features that are on;
 - `log-probs/`: tokens and log-probabilities of each step, as tensors.
 
 With `RL_PROBES_EARLIER` a rollout samples with the random state that the run of those journals had at the same step:
@@ -17,9 +18,10 @@ import os
 
 import rl_collections
 
-from rl_probes import generation, log_probs, transfer
+from rl_probes import features, generation, log_probs, transfer
 
 rl_collections.install()  # a toy's step is mostly garbage collection otherwise
+features.install()
 generation.install()
 log_probs.install()
 transfer.install()

@@ -44,7 +44,7 @@ def observed():
         for engine in (0, 1)
     ]
     steps = [{"step": step, "actor/grad_norm": 0.5 + step, "timing_s/step": step} for step in (1, 2)]
-    return Observations(steps, rollouts, {"0": MODEL, "1": MODEL}, [TRACE], {"w": "1", "exp_avg": "2"})
+    return Observations(steps, rollouts, {"0": MODEL, "1": MODEL}, [TRACE], checkpoint={"w": "1", "exp_avg": "2"})
 
 
 def rehearsed():
