@@ -185,7 +185,8 @@ def test(_, k=None, quick=False, args=""):
     if code := subprocess.run([sys.executable, "-m", "emulator.site"], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
         return code
     chosen = [*(["-k", k] if k else []), *(["-m", "not slow"] if quick else []), *shlex.split(args)]
-    command = [sys.executable, "-m", "pytest", "--durations=15", "--durations-min=1", *chosen]
+    workers = [] if k or args else ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    command = [sys.executable, "-m", "pytest", "--durations=15", "--durations-min=1", *workers, *chosen]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import hypothesis
 import pytest
 
 from emulator import site
@@ -19,3 +20,16 @@ try:
     sys.path.insert(0, str(site.ensure()))
 except (site.SiteError, BuildError) as error:
     pytest.exit(f"the tests need the emulated NPU: {error}", returncode=2)
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """For the two workers of `invoke test`: one makes the runs first, one after the other; the rest goes by file."""
+    for item in items:
+        name = "runs" if item.get_closest_marker("training") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: item.get_closest_marker("training") is None)

@@ -1,9 +1,9 @@
-"""Takes what was there before a model is built, and before the first rollout, out of the reach of the garbage collector.
+"""Takes what is there before a model is built, and before the first rollout, out of the garbage collector's reach.
 
-verl collects garbage a dozen times a step (`aggressive_empty_cache`, memory_utils.py at 0.6.0), and it and vLLM as often
-while they build a model; each collection walks the millions of objects that torch, vLLM and transformers made at import:
-with a toy model that was three quarters of a step's time (sampled on two cores). Those objects live until the process
-ends, so nothing is lost by not looking.
+verl collects garbage a dozen times a step (`aggressive_empty_cache`, memory_utils.py at 0.6.0), and it and vLLM as
+often while they build a model; each collection walks the millions of objects that torch, vLLM and transformers made at
+import: with a toy model that was three quarters of a step's time (sampled on two cores). Those objects live until the
+process ends, so nothing is lost by not looking.
 """
 
 import functools

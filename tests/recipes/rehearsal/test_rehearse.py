@@ -51,6 +51,7 @@ def test_a_dry_run_shows_what_shrinks_and_starts_nothing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.training
 def test_a_production_recipe_on_the_installed_packages(tmp_path):
     """verl 0.6.0 has the faults F1 and F28 of the pins, and no other that a rehearsal looks for."""
     run = tmp_path / "run"
