@@ -1,0 +1,10 @@
+"""`invoke doctor`: will this machine, container and environment work for a matrix and a recipe?
+
+A check is a pure function from a case (facts, matrix, recipe) to what is wrong; `checks.facts` collects the facts, here
+or on another machine. Checks of a subject stand in the module of that name, which enters them into the table.
+"""
+
+from checks.doctor import builds, cann, container, environment, host, network, npu, packages, ray, recipe  # noqa: F401
+from checks.doctor.check import TABLE
+
+CHECKS = tuple(TABLE.rows.values())
