@@ -65,6 +65,8 @@ def run(asked: Asked) -> int:
     """Collects, judges, prints; 1 where something must be fixed. UserError for bad arguments and unreadable files."""
     if asked.language not in LANGUAGES:
         raise UserError(f"--lang {asked.language}: expected one of {', '.join(LANGUAGES)}")
+    if asked.cluster and asked.deep:
+        raise UserError("--deep: expected no --cluster beside it: it is about this machine's devices")
     if asked.facts and (asked.cluster or asked.deep or asked.save):
         raise UserError("--facts: expected no --cluster, --deep or --save beside it, which are about this machine")
     recipe = compose(asked.recipe, matrix=asked.matrix) if asked.recipe else None
@@ -76,9 +78,10 @@ def run(asked: Asked) -> int:
     if asked.deep:
         from checks.doctor import deep
 
-        judged[0].results.extend(deep.results())
+        for one in judged:
+            one.results.extend(deep.results(one.case.matrix))
     between = []
-    if len(judged) > 1:
+    if asked.cluster or len(judged) > 1:
         from checks.doctor import cluster
 
         between = cluster.compare({one.name: one.case for one in judged})
@@ -107,7 +110,7 @@ def _documents(asked: Asked, settings: Mapping[str, object] | None) -> dict[str,
     if asked.cluster:
         from checks.doctor import cluster
 
-        return cluster.collect(named_paths(settings))
+        return cluster.collect(named_paths(settings), os.environ.get("RAY_ADDRESS"))
     return {say(HERE, asked.language): Facts(facts.collect(named_paths(settings), SECONDS))}
 
 
@@ -173,6 +176,6 @@ def _show(judged: Sequence[Judged], between: list[Result], asked: Asked) -> None
         heading = say(HEADING, asked.language).format(facts=one.name, matrix=one.case.matrix.name, recipe=named)
         if not asked.matrix and not asked.recipe and one.case.matrix.name == INSTALLED:
             heading += f"\n{say(NO_NPU, asked.language)}"
-        report.show(one.results, heading, asked.language, console)
+        report.show(one.results, heading, asked.language, console, brief=len(judged) > 1)
     if between:
         report.show(between, say(report.BETWEEN, asked.language), asked.language, console)

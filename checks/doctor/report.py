@@ -39,12 +39,12 @@ def document(results: Sequence[Result], language: str = "en") -> dict:
     }
 
 
-def show(results: Sequence[Result], heading: str, language: str, console: Console) -> None:
-    """Prints the tick list."""
+def show(results: Sequence[Result], heading: str, language: str, console: Console, brief: bool = False) -> None:
+    """Prints the tick list; with `brief` only the categories in which something is not right."""
     console.print(Styled(heading, "bold"))
     for category, title in CATEGORIES.items():
         group = [result for result in results if result.check.category == category]
-        if group:
+        if group and not (brief and all(result.status in ("pass", "skip") for result in group)):
             _show_category(say(title, language), group, language, console)
     for cause, count in sorted(Counter(result.because for result in results if result.because).items()):
         console.print(Styled(say(SKIPPED, language).format(count, cause), "dim"))

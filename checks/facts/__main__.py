@@ -1,4 +1,4 @@
-"""`python3 -m checks.facts`: the document on standard output."""
+"""`python3 -m checks.facts [NAMED]`: the document on standard output. NAMED is a recipe's paths by key, as JSON."""
 
 import json
 import sys
@@ -6,5 +6,6 @@ import sys
 from checks.facts import collect
 
 if __name__ == "__main__":
-    json.dump(collect(seconds=15), sys.stdout, indent=1, ensure_ascii=True)
+    named = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    json.dump(collect(named, seconds=15), sys.stdout, indent=1, ensure_ascii=True)
     sys.stdout.write("\n")

@@ -151,7 +151,7 @@ def test_an_npu_host(machine, vendor):
     program(
         machine / "bin",
         "hccn_tool",
-        'case "$*" in *-link*) echo "link status: UP" ;; *-ip*) printf "ipaddr:10.20.$2.11\\nnetmask:255.255.255.0\\n" ;; '
+        'case "$*" in *-link*) echo link status: UP ;; *-ip*) echo "ipaddr:10.20.$2.11"; echo netmask:255.255.0.0 ;; '
         '*-tls*) echo "dev_id:$2, tls switch[0](0:disable, 1:enable)" ;; *) echo "no permission" >&2; exit 1 ;; esac',
     )
     found = facts.collect(seconds=20)
