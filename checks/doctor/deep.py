@@ -20,11 +20,12 @@ SECONDS = 120.0  # for one program; importing torch and torch_npu takes most of 
 LOAD = "device.load"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Device:
     """What these checks look at: the devices themselves."""
 
     matrix: Matrix
+    count: int = 1  # known once `load` has run
 
 
 def results(matrix: Matrix) -> list[Result]:
@@ -32,19 +33,27 @@ def results(matrix: Matrix) -> list[Result]:
     return judge(Device(matrix), CHECKS)
 
 
-def run(name: str, seconds: float = SECONDS, ranks: int = 1) -> str | None:
-    """Runs a program, on several devices with one process each; None, or the last line of why it failed."""
+@dataclass(frozen=True)
+class Ended:
+    """A program's end: nothing said where it went well, and what it printed."""
+
+    said: str
+    printed: str = ""
+
+
+def run(name: str, seconds: float = SECONDS, ranks: int = 1) -> Ended:
+    """Runs a program, on several devices with one process each. Of several that fail, the first is quoted."""
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, "-m", "checks.doctor.probes", name]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     processes = []
     for rank in range(ranks):
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
         environment = {**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path}
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        )
+        command = [sys.executable, "-m", "checks.doctor.probes", name]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        processes.append(subprocess.Popen(command, env=environment, **pipes))
     try:
-        return next(filter(None, [_end(process, seconds) for process in processes]), None)
+        ended = [_end(process, seconds) for process in processes]
+        return next((one for one in ended if one.said), ended[0])
     finally:
         for process in processes:
             if process.poll() is None:
@@ -52,15 +61,15 @@ def run(name: str, seconds: float = SECONDS, ranks: int = 1) -> str | None:
                 process.wait()
 
 
-def _end(process: subprocess.Popen, seconds: float) -> str | None:
+def _end(process: subprocess.Popen, seconds: float) -> Ended:
     try:
-        _, errors = process.communicate(timeout=seconds)
+        printed, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return f"no end within {seconds:g} s"
+        return Ended(f"no end within {seconds:g} s")
     if process.returncode == 0:
-        return None
+        return Ended("", printed)
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-    return last[:300] or f"ended with {process.returncode}"
+    return Ended(last[:300] or f"ended with {process.returncode}")
 
 
 def _free_port() -> int:
@@ -69,18 +78,22 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-def devices() -> int:
-    """How many devices torch_npu shows."""
-    command = [sys.executable, "-m", "checks.doctor.probes", "count"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
-    return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout.split() else 1
+RUNS = Text("it runs", "可运行")
 
 
-def _program(name: str, remedy: Words, ranks: Callable[[], int] = lambda: 1):
-    def body(_: Device) -> Iterator[Fault]:
-        said = run(name, ranks=ranks())
+def _load(device: Device) -> Iterator[Fault]:
+    ended = run("load")
+    if ended.said:
+        yield Fault(RUNS, ended.said, "npu-smi info; source …/set_env.sh; python -c 'import torch_npu'")
+    else:
+        device.count = int(ended.printed.split()[-1])
+
+
+def _program(name: str, remedy: Words, on_all: bool = False) -> Callable[[Device], Iterator[Fault]]:
+    def body(device: Device) -> Iterator[Fault]:
+        said = run(name, ranks=device.count if on_all else 1).said
         if said:
-            yield Fault(Text("it runs", "可运行"), said, remedy)
+            yield Fault(RUNS, said, remedy)
 
     return body
 
@@ -89,7 +102,7 @@ CHECKS = (
     Check(
         LOAD,
         Text("torch_npu loads and shows devices", "torch_npu 可加载且能看到设备"),
-        _program("load", "npu-smi info; source …/set_env.sh; python -c 'import torch_npu'"),
+        _load,
         "fail", (), ALL, "B4",
     ),
     Check(
@@ -104,7 +117,7 @@ CHECKS = (
     ),
     Check(
         "device.all-reduce", Text("the devices add up over HCCL", "HCCL all-reduce 正确"),
-        _program("all_reduce", "for i in {0..7}; do hccn_tool -i $i -link -g; done", devices),
+        _program("all_reduce", "for i in {0..7}; do hccn_tool -i $i -link -g; done", on_all=True),
         "fail", (LOAD,), ALL, "C6",
     ),
     Check(

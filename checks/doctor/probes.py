@@ -3,6 +3,7 @@
 Each compares with what the CPU gives for the same numbers and ends with 0, or with a line that says what differs.
 """
 
+import importlib.util
 import os
 import sys
 
@@ -10,10 +11,13 @@ SIZE = 64
 
 
 def load() -> None:
-    """torch_npu can be imported, and shows a device."""
+    """torch_npu can be imported, and shows a device. Prints how many."""
+    if importlib.util.find_spec("torch_npu") is None:
+        raise SystemExit("no module torch_npu")
     torch = _torch()
     if not torch.npu.is_available() or not torch.npu.device_count():
         raise SystemExit("torch_npu shows no device (torch.npu.device_count() is 0)")
+    print(torch.npu.device_count())
 
 
 def matmul() -> None:
@@ -77,11 +81,6 @@ def sleep() -> None:
     allocator.sleep(offload_tags=("weights",))
     allocator.wake_up()
     _compare(torch, x.cpu(), torch.arange(1 << 20, dtype=torch.float32), "memory after sleep and wake-up")
-
-
-def count() -> None:
-    """Prints how many devices there are."""
-    print(_torch().npu.device_count())
 
 
 def _torch():
