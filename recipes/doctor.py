@@ -21,7 +21,9 @@ from checks.doctor.verdict import Result
 from checks.words import LANGUAGES, Text, say
 from errors import UserError, unwritable
 from recipes import emulated, keys, rundir
-from recipes.compose import DEFAULT, INSTALLED, Recipe, compose
+from recipes.compose import DEFAULT, INSTALLED, Recipe, compose, verl_defaults
+from recipes.lint import memory
+from recipes.lint.facts import gather
 
 SECONDS = 15.0  # for vendor tools that are slow; where none hangs the collection takes less than two
 PATHS = (
@@ -117,8 +119,13 @@ def _documents(asked: Asked, settings: Mapping[str, object] | None) -> dict[str,
 def _judge(name: str, one: Facts, asked: Asked, recipe: Recipe | None, settings: Mapping | None) -> Judged:
     matrix = matrices.load(_matrix(asked, recipe, one))
     patches = None if asked.facts or asked.cluster else patch_states(matrix.name)
-    case = Case(one, matrix, settings, patches, asked.recipe)
+    case = Case(one, matrix, settings, patches, asked.recipe, host_gib(recipe, matrix.name) if recipe else None)
     return Judged(name, case, verdict.judge(case, doctor.CHECKS))
+
+
+def host_gib(recipe: Recipe, matrix: str) -> float:
+    """GiB of host memory that the recipe offloads to on a node, as the linter counts them."""
+    return sum(memory.host_terms(gather(recipe.config, matrix, verl_defaults(recipe.matrix))).values())
 
 
 def _matrix(asked: Asked, recipe: Recipe | None, one: Facts) -> str:

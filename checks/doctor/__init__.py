@@ -4,7 +4,6 @@ A check is a pure function from a case (facts, matrix, recipe) to what is wrong;
 or on another machine. Checks of a subject stand in the module of that name, which enters them into the table.
 """
 
-from checks.doctor import builds, cann, container, environment, host, network, npu, packages, ray, recipe  # noqa: F401
-from checks.doctor.check import TABLE
+from checks.doctor.registry import CHECKS
 
-CHECKS = tuple(TABLE.rows.values())
+__all__ = ["CHECKS"]

@@ -20,7 +20,7 @@ def is_shared(kind: str) -> bool:
     "没有遗留的编译锁",
     matrices=ALL,
     after=(),
-    problem="B13",
+    problem="B8",
 )
 def stale_locks(case: Case) -> Iterator[Fault]:
     """torch's cpp_extension waits for the lock for ever, and says nothing after "Using … torch_extensions"."""
@@ -37,7 +37,7 @@ def stale_locks(case: Case) -> Iterator[Fault]:
             )
 
 
-@check("host.shared-builds", "nodes do not compile into one folder", "节点不共用编译目录", level="warn", problem="B13")
+@check("host.shared-builds", "nodes do not compile into one folder", "节点不共用编译目录", level="warn", problem="B8")
 def shared_builds(case: Case) -> Iterator[Fault]:
     if case.nodes > 1 and case.facts.has("builds/file_system") and is_shared(case.facts.text("builds/file_system")):
         found = f"{case.facts.text('builds/folder')} ({case.facts.text('builds/file_system')})"

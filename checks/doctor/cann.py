@@ -27,7 +27,7 @@ def _version(case: Case) -> str:
     return rows[0].text("version")
 
 
-@check("cann.installed", "CANN is installed", "CANN 已安装", problem="A1")
+@check("cann.installed", "CANN is installed", "CANN 已安装", problem="B4")
 def installed(case: Case) -> Iterator[Fault]:
     if not _toolkits(case) and not case.facts.has("cann/sourced/version"):
         wanted = case.component("cann").version
@@ -38,9 +38,7 @@ def installed(case: Case) -> Iterator[Fault]:
         )
 
 
-@check(
-    "cann.version", "CANN is no older than the matrix's", "CANN 版本不低于矩阵", after=("cann.installed",), problem="A1"
-)
+@check("cann.version", "CANN is no older than the matrix's", "CANN 版本不低于矩阵", after=("cann.installed",))
 def version(case: Case) -> Iterator[Fault]:
     wanted, found = case.component("cann").version, _version(case)
     if versions.older(found, wanted):
@@ -53,7 +51,7 @@ def version(case: Case) -> Iterator[Fault]:
 
 @check(
     "cann.known", "CANN is the one that the matrix names", "CANN 版本正是矩阵所列", level="warn",
-    after=("cann.version",), problem="A1",
+    after=("cann.version",),
 )  # fmt: skip
 def known(case: Case) -> Iterator[Fault]:
     wanted, found = case.component("cann").version, _version(case)
@@ -87,7 +85,6 @@ def sourced(case: Case) -> Iterator[Fault]:
     "the toolkit of this shell is the installed default",
     "加载的 toolkit 为默认版本",
     after=("cann.sourced",),
-    problem="A1",
 )
 def latest(case: Case) -> Iterator[Fault]:
     default = [row.text("version") for row in _toolkits(case) if row.flag("latest")]
@@ -105,7 +102,7 @@ def mixed(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("cann.machine", "CANN is for this processor", "CANN 与处理器架构一致", after=("cann.sourced",), problem="A1")
+@check("cann.machine", "CANN is for this processor", "CANN 与处理器架构一致", after=("cann.sourced",))
 def machine(case: Case) -> Iterator[Fault]:
     wanted, found = case.facts.text("system/machine"), case.facts.text("cann/sourced/machine")
     if found != wanted:
@@ -117,7 +114,6 @@ def machine(case: Case) -> Iterator[Fault]:
     "binary operators for these chips are installed",
     "已安装本芯片的算子包",
     after=("cann.installed",),
-    problem="A1",
 )
 def kernels(case: Case) -> Iterator[Fault]:
     wanted = KERNELS[generation(case.facts)]
@@ -133,7 +129,6 @@ def kernels(case: Case) -> Iterator[Fault]:
     "cann.kernels-version",
     "operators and toolkit are of one version",
     "算子包与 toolkit 同版本",
-    problem="A1",
     after=("cann.version", "cann.latest"),
 )
 def kernels_version(case: Case) -> Iterator[Fault]:
@@ -211,13 +206,13 @@ def library_driver(case: Case) -> Iterator[Fault]:
     "CANN's runtime loads",
     "CANN 运行时可加载",
     after=("cann.sourced", "cann.library-driver"),
-    problem="A1",
+    problem="B4",
 )
 def library_runtime(case: Case) -> Iterator[Fault]:
     yield from _loads(case, "libascendcl.so", SET_TOOLKIT)
 
 
-@check("cann.library-hccl", "HCCL loads", "HCCL 可加载", after=("cann.sourced", "cann.library-driver"), problem="A1")
+@check("cann.library-hccl", "HCCL loads", "HCCL 可加载", after=("cann.sourced", "cann.library-driver"), problem="B4")
 def library_hccl(case: Case) -> Iterator[Fault]:
     yield from _loads(case, "libhccl.so", SET_TOOLKIT)
 

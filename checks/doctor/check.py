@@ -68,6 +68,7 @@ class Case:
     settings: Mapping[str, object] | None = None  # of the recipe, by dotted key, resolved
     patches: Sequence[PatchState] | None = None
     recipe: str = ""  # its name
+    host_gib: float | None = None  # of host memory that the recipe offloads to on a node
 
     def component(self, name: str) -> Component:
         """A component of the matrix; skipped where it has none of that name."""

@@ -218,7 +218,7 @@ def differing(found: Mapping[str, object], remedy: str | Text, what: str = "") -
         yield Fault(shown, ", ".join(others[:8]) + (" …" if len(others) > 8 else ""), remedy)
 
 
-@check("answered", "every machine's facts could be had", "所有机器的事实均可获取", matrices=ALL, problem="C7")
+@check("answered", "every machine's facts could be had", "所有机器的事实均可获取", matrices=ALL, problem="C14")
 def answered(machines: Machines) -> Iterator[Fault]:
     for name, case in machines.cases.items():
         if why := case.facts.why("format"):
@@ -236,10 +236,10 @@ def _same(id: str, path: str, en: str, zh: str, remedy: str | Text, **options) -
 
 HDK = Text("install one HDK on all hosts", "所有主机安装同一 HDK")
 IMAGE = Text("start one image on all nodes", "所有节点使用同一镜像")
-_same("driver", "npu/driver/release", "drivers are the same", "驱动版本一致", HDK, problem="A19")
-_same("firmware", "npu/firmware/package_version", "firmware is the same", "固件版本一致", HDK, problem="A19")
-_same("cann", "cann/sourced/version", "CANN is the same", "CANN 版本一致", IMAGE, problem="A1")
-_same("nnal", "cann/nnal/version", "NNAL is the same", "NNAL 版本一致", IMAGE, problem="A1")
+_same("driver", "npu/driver/release", "drivers are the same", "驱动版本一致", HDK, problem="C22")
+_same("firmware", "npu/firmware/package_version", "firmware is the same", "固件版本一致", HDK, problem="C22")
+_same("cann", "cann/sourced/version", "CANN is the same", "CANN 版本一致", IMAGE, problem="C22")
+_same("nnal", "cann/nnal/version", "NNAL is the same", "NNAL 版本一致", IMAGE, problem="C22")
 _same("python", "python/version", "Python is the same", "Python 版本一致", IMAGE, matrices=ALL, problem="F20")
 _same("machine", "system/machine", "processors are of one kind", "处理器架构一致", IMAGE, matrices=ALL)
 _same("kernel", "system/kernel", "kernels are the same", "内核版本一致", Text("update them", "统一升级"), level="warn")
@@ -253,7 +253,7 @@ def packages(machines: Machines) -> Iterator[Fault]:
         yield from differing(versions, IMAGE, name)
 
 
-@check("commits", "commits are the same", "源码提交一致", matrices=ALL, problem="A8")
+@check("commits", "commits are the same", "源码提交一致", matrices=ALL)
 def commits(machines: Machines) -> Iterator[Fault]:
     for name in STACK:
         path = f"stack/sources/{name}/commit"
@@ -341,7 +341,9 @@ def size(machines: Machines) -> Iterator[Fault]:
         )
 
 
-@check("checkpoint", "the checkpoint folder is the same on all", "检查点目录为同一共享目录", matrices=ALL)
+@check(
+    "checkpoint", "the checkpoint folder is the same on all", "检查点目录为同一共享目录", matrices=ALL, problem="E18"
+)
 def checkpoint(machines: Machines) -> Iterator[Fault]:
     """A file made on this machine is looked for on the others: else every node keeps a part of a checkpoint."""
     seen = machines.each(lambda case: case.facts.flag(f"paths/{TOKEN}/exists"))

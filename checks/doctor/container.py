@@ -52,7 +52,7 @@ def rights(case: Case) -> Iterator[Fault]:
         yield Fault("CAP_DAC_OVERRIDE", NONE, "docker run --cap-add DAC_OVERRIDE …, --privileged")
 
 
-@check("container.network", "the container has the host's network", "容器使用主机网络", problem="C3")
+@check("container.network", "the container has the host's network", "容器使用主机网络", problem="C5")
 def network(case: Case) -> Iterator[Fault]:
     """Nodes reach one another, and HCCL its host ports, by the host's addresses."""
     _inside(case)
@@ -64,7 +64,7 @@ def network(case: Case) -> Iterator[Fault]:
         yield Fault("--network host", ", ".join(own), "docker run --network host …")
 
 
-@check("container.docker", f"Docker is at least {DOCKER}", f"Docker 不低于 {DOCKER}", level="warn", problem="B8")
+@check("container.docker", f"Docker is at least {DOCKER}", f"Docker 不低于 {DOCKER}", level="warn", problem="B7")
 def docker(case: Case) -> Iterator[Fault]:
     if not case.facts.has("container/docker"):
         raise Skip(Text("no Docker here", "没有 Docker"))

@@ -41,7 +41,7 @@ def libc(case: Case) -> Iterator[Fault]:
         yield Fault(f"glibc {GLIBC}", found, Text("use the image, or a newer distribution", "使用镜像或更新的发行版"))
 
 
-@check("host.python", "Python is the matrix's", "Python 版本与矩阵一致", matrices=ALL, after=(), problem="A8")
+@check("host.python", "Python is the matrix's", "Python 版本与矩阵一致", matrices=ALL, after=())
 def python(case: Case) -> Iterator[Fault]:
     wanted, found = case.component("python").version, case.facts.text("python/version")
     if versions.numbers(found, 2) != versions.numbers(wanted, 2):
@@ -72,7 +72,7 @@ def huge_pages(case: Case) -> Iterator[Fault]:
 
 @check("host.cores", "no quota holds back the processors", "CPU 未被配额限制", level="warn", problem="I4")
 def cores(case: Case) -> Iterator[Fault]:
-    if not case.facts.has("cpu/quota"):
+    if case.facts.at("cpu/quota").value is None:
         return
     quota, usable = case.facts.number("cpu/quota"), case.facts.number("cpu/usable")
     if quota < usable:
@@ -99,17 +99,17 @@ def affinity(case: Case) -> Iterator[Fault]:
     "the container may use the host's memory",
     "容器可使用主机全部内存",
     level="warn",
-    problem="C11",
+    problem="C10",
 )
 def memory_limit(case: Case) -> Iterator[Fault]:
-    if not case.facts.has("memory/limit"):
+    if case.facts.at("memory/limit").value is None:
         return
     limit, total = case.facts.number("memory/limit"), case.facts.number("memory/total")
     if limit < total:
         yield Fault(size(total), size(limit), Text("docker run without --memory", "docker run 时去掉 --memory"))
 
 
-@check("host.memory-free", "memory is not taken already", "内存未被占用", level="warn", problem="C11")
+@check("host.memory-free", "memory is not taken already", "内存未被占用", level="warn", problem="C10")
 def memory_free(case: Case) -> Iterator[Fault]:
     free, total = case.facts.number("memory/available"), case.facts.number("memory/total")
     if free < total / 2:
@@ -120,7 +120,7 @@ def memory_free(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("host.shared-memory", "/dev/shm holds more than Docker's default", "/dev/shm 大于 Docker 默认值", problem="B7")
+@check("host.shared-memory", "/dev/shm holds more than Docker's default", "/dev/shm 大于 Docker 默认值", problem="D8")
 def shared_memory(case: Case) -> Iterator[Fault]:
     found = case.facts.number("memory/shared/total")
     if found < SHARED_LEAST:
@@ -128,7 +128,7 @@ def shared_memory(case: Case) -> Iterator[Fault]:
 
 
 @check(
-    "host.shared-memory-ray", "/dev/shm holds Ray's objects", "/dev/shm 能容纳 Ray 对象", level="warn", problem="B7",
+    "host.shared-memory-ray", "/dev/shm holds Ray's objects", "/dev/shm 能容纳 Ray 对象", level="warn", problem="D8",
     after=("npu.present", "host.shared-memory"),
 )  # fmt: skip
 def shared_memory_ray(case: Case) -> Iterator[Fault]:
@@ -139,14 +139,14 @@ def shared_memory_ray(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("host.open-files", "Ray may open enough files", "可打开文件数足够 Ray 使用", problem="C10")
+@check("host.open-files", "Ray may open enough files", "可打开文件数足够 Ray 使用", problem="C9")
 def open_files(case: Case) -> Iterator[Fault]:
     soft, hard = _limit(case, "open_files")
     if soft < OPEN_FILES:
         yield Fault(str(OPEN_FILES), f"{soft:g}", _raise("-n", OPEN_FILES, hard, "nofile"))
 
 
-@check("host.processes", "enough processes may be started", "可启动进程数足够", problem="C10")
+@check("host.processes", "enough processes may be started", "可启动进程数足够")
 def processes(case: Case) -> Iterator[Fault]:
     soft, hard = _limit(case, "processes")
     if soft < PROCESSES:
@@ -164,12 +164,12 @@ def _raise(option: str, count: int, hard: float, name: str) -> str:
     return f"ulimit {option} {count}" if hard >= count else f"docker run --ulimit {name}={2 * count} …"
 
 
-@check("host.temporary-space", "the temporary folder has room", "临时目录空间充足", problem="C11", level="warn")
+@check("host.temporary-space", "the temporary folder has room", "临时目录空间充足", problem="D10", level="warn")
 def temporary_space(case: Case) -> Iterator[Fault]:
     yield from _space(case, "temporary", TEMPORARY, "export TMPDIR=…")
 
 
-@check("host.home-space", "the home folder has room for caches", "主目录有缓存空间", level="warn", problem="B13")
+@check("host.home-space", "the home folder has room for caches", "主目录有缓存空间", level="warn", problem="D10")
 def home_space(case: Case) -> Iterator[Fault]:
     yield from _space(case, "home", HOME, "du -sh ~/.cache/*")
 
@@ -187,7 +187,7 @@ def _space(case: Case, name: str, wanted: float, remedy: str) -> Iterator[Fault]
     "磁盘未满，Ray 可创建对象",
     matrices=ALL,
     after=(),
-    problem="C11",
+    problem="D10",
 )
 def disk_full(case: Case) -> Iterator[Fault]:
     free, total = case.facts.number("disk/temporary/free"), case.facts.number("disk/temporary/total")
@@ -206,7 +206,7 @@ def writable(case: Case) -> Iterator[Fault]:
             yield Fault(Text(f"{path} writable", f"{path} 可写"), Text("read-only", "只读"), f"chmod u+rwx {path}")
 
 
-@check("host.compilers", "operators can be compiled at their first use", "首次使用时可编译算子", problem="B11")
+@check("host.compilers", "operators can be compiled at their first use", "首次使用时可编译算子")
 def compilers(case: Case) -> Iterator[Fault]:
     """MindSpeed 35da6ac builds its operators by torch's cpp_extension, which asks for g++ and ninja."""
     for name, package in (("g++", "g++"), ("ninja", "ninja-build")):

@@ -27,7 +27,7 @@ def _several(case: Case) -> None:
         raise Skip(Text("one node", "单节点"))
 
 
-@check("network.npu-ports", "the NPUs' own ports can be asked", "可查询 NPU 网口", after=("npu.driver",), problem="C3")
+@check("network.npu-ports", "the NPUs' own ports can be asked", "可查询 NPU 网口", after=("npu.driver",))
 def npu_ports(case: Case) -> Iterator[Fault]:
     """By hccn_tool, which comes with the driver, or from /etc/hccn.conf."""
     _several(case)
@@ -40,7 +40,7 @@ def npu_ports(case: Case) -> Iterator[Fault]:
 
 
 @check(
-    "network.link", "every NPU's port has a link", "每个 NPU 网口链路正常", problem="C3", after=("network.npu-ports",)
+    "network.link", "every NPU's port has a link", "每个 NPU 网口链路正常", problem="C20", after=("network.npu-ports",)
 )
 def link(case: Case) -> Iterator[Fault]:
     down = [number for number, row in _asked(case, "link").items() if row.text("link") != "UP"]
@@ -210,7 +210,6 @@ def hostname(case: Case) -> Iterator[Fault]:
     level="warn",
     matrices=ALL,
     after=(),
-    problem="C5",
 )
 def proxy(case: Case) -> Iterator[Fault]:
     """Ray's dashboard and verl's rollout servers are asked over HTTP by the host's address."""
@@ -259,9 +258,12 @@ def ports_hccl(case: Case) -> Iterator[Fault]:
     problem="C1",
 )
 def ports_reserved(case: Case) -> Iterator[Fault]:
-    """Linux takes 32768 to 60999 for outgoing connections, HCCL listens from 60000 on."""
+    """Linux takes 32768 to 60999 for outgoing connections, HCCL 16 ports from 60000 on (CANN 8, HCCL_IF_BASE_PORT)."""
+    if case.facts.env("HCCL_HOST_SOCKET_PORT_RANGE") == "auto":
+        raise Skip(Text("HCCL takes any port", "HCCL 使用任意端口"))
     first, last = [*case.facts.numbers("network/local_ports"), 0, 0][:2]
-    base = HCCL_PORT
+    chosen = case.facts.env("HCCL_IF_BASE_PORT") or ""
+    base = int(chosen) if chosen.isdecimal() and len(chosen) < 6 else HCCL_PORT
     if first <= base <= last and not _reserves(case.facts.text("network/reserved_ports"), base):
         yield Fault(
             Text(f"{base} to {base + 15} reserved", f"保留 {base}-{base + 15}"),

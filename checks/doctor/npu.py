@@ -93,7 +93,6 @@ def _machine(case: Case) -> str:
     "the driver is no older than the matrix's",
     "驱动版本不低于矩阵",
     after=("npu.driver",),
-    problem="A19",
 )
 def driver_version(case: Case) -> Iterator[Fault]:
     wanted, found = case.component("hdk").version, case.facts.text("npu/driver/release")
@@ -103,7 +102,7 @@ def driver_version(case: Case) -> Iterator[Fault]:
 
 @check(
     "npu.driver-known", "the driver is the one that the matrix names", "驱动版本正是矩阵所列", level="warn",
-    after=("npu.driver-version",), problem="A19",
+    after=("npu.driver-version",),
 )  # fmt: skip
 def driver_known(case: Case) -> Iterator[Fault]:
     wanted, found = case.component("hdk").version, case.facts.text("npu/driver/release")
@@ -116,7 +115,6 @@ def driver_known(case: Case) -> Iterator[Fault]:
     "firmware and driver are of one release",
     "固件与驱动为同一版本",
     after=("npu.driver",),
-    problem="A19",
 )
 def firmware(case: Case) -> Iterator[Fault]:
     """Their packages carry one version; a container need not have the firmware's file."""
@@ -129,9 +127,7 @@ def firmware(case: Case) -> Iterator[Fault]:
         )
 
 
-@check(
-    "npu.compatible", "each board finds its firmware compatible", "每块单板固件兼容", after=("npu.smi",), problem="A19"
-)
+@check("npu.compatible", "each board finds its firmware compatible", "每块单板固件兼容", after=("npu.smi",))
 def compatible(case: Case) -> Iterator[Fault]:
     for number, row in case.facts.table("npu/boards").items():
         if row.has("compatibility") and row.text("compatibility").upper() != "OK":
@@ -167,7 +163,6 @@ def smi_works(case: Case) -> Iterator[Fault]:
     "npu-smi 与驱动同版本",
     level="warn",
     after=("npu.smi",),
-    problem="A19",
 )
 def smi_version(case: Case) -> Iterator[Fault]:
     wanted, found = case.facts.text("npu/driver/release"), case.facts.text("npu/smi/version")
@@ -227,9 +222,7 @@ def count(case: Case) -> Iterator[Fault]:
         )
 
 
-@check(
-    "npu.server", "no chip of the server is missing", "服务器芯片齐全", level="warn", after=("npu.smi",), problem="B4"
-)
+@check("npu.server", "no chip of the server is missing", "服务器芯片齐全", level="warn", after=("npu.smi",))
 def server(case: Case) -> Iterator[Fault]:
     if case.facts.has("container/kind"):
         raise Skip(Text("a container may have been given some", "容器可能只分配了部分芯片"))
@@ -279,7 +272,7 @@ def idle(case: Case) -> Iterator[Fault]:
     "芯片显存空闲",
     level="warn",
     after=("npu.smi", "npu.idle"),
-    problem="B3",
+    problem="D7",
 )
 def memory_free(case: Case) -> Iterator[Fault]:
     """Memory that is taken and by no process to be seen is another container's."""
@@ -306,7 +299,7 @@ def temperature(case: Case) -> Iterator[Fault]:
     "npu.visible",
     "ASCEND_RT_VISIBLE_DEVICES names chips that exist",
     "ASCEND_RT_VISIBLE_DEVICES 中的芯片存在",
-    problem="C7",
+    problem="B5",
     after=("npu.driver",),
 )
 def visible(case: Case) -> Iterator[Fault]:

@@ -99,18 +99,18 @@ def torch_cpu(case: Case) -> Iterator[Fault]:
     yield from _pinned(case, "torch", "torch")
 
 
-@check("packages.torch-npu", "torch-npu is the matrix's", "torch-npu 版本与矩阵一致", problem="A4")
+@check("packages.torch-npu", "torch-npu is the matrix's", "torch-npu 版本与矩阵一致", problem="S4")
 def torch_npu(case: Case) -> Iterator[Fault]:
     """vllm-ascend's requirement of 2.7.1.dev20250724 replaces it silently."""
     yield from _pinned(case, "torch-npu", "torch-npu")
 
 
-@check("packages.verl", "verl is at the matrix's commit", "verl 为矩阵所列提交", matrices=ALL, problem="A8")
+@check("packages.verl", "verl is at the matrix's commit", "verl 为矩阵所列提交", matrices=ALL)
 def verl(case: Case) -> Iterator[Fault]:
     yield from _pinned(case, "verl", "verl")
 
 
-@check("packages.vllm", "vLLM is at the matrix's commit", "vLLM 为矩阵所列提交", matrices=ALL, problem="A8")
+@check("packages.vllm", "vLLM is at the matrix's commit", "vLLM 为矩阵所列提交", matrices=ALL, problem="A6")
 def vllm(case: Case) -> Iterator[Fault]:
     yield from _pinned(case, "vllm", "vllm")
 
@@ -120,7 +120,7 @@ def vllm(case: Case) -> Iterator[Fault]:
     "vllm-ascend is at the matrix's commit",
     "vllm-ascend 为矩阵所列提交",
     matrices=ALL,
-    problem="A8",
+    problem="A6",
 )
 def vllm_ascend(case: Case) -> Iterator[Fault]:
     yield from _pinned(case, "vllm-ascend", "vllm-ascend")
@@ -130,7 +130,7 @@ def vllm_ascend(case: Case) -> Iterator[Fault]:
     "packages.mindspeed",
     "MindSpeed is at the matrix's commit",
     "MindSpeed 为矩阵所列提交",
-    problem="A17",
+    problem="A12",
     after=("npu.present", "packages.folders"),
 )
 def mindspeed(case: Case) -> Iterator[Fault]:
@@ -143,7 +143,7 @@ def tensordict(case: Case) -> Iterator[Fault]:
     yield from _pinned(case, "tensordict", "tensordict")
 
 
-@check("packages.megatron", "Megatron is at the matrix's commit", "Megatron 为矩阵所列提交", problem="A15")
+@check("packages.megatron", "Megatron is at the matrix's commit", "Megatron 为矩阵所列提交", problem="S9")
 def megatron(case: Case) -> Iterator[Fault]:
     component = case.component("megatron-lm")
     places = case.facts.texts("stack/modules/megatron")
@@ -160,7 +160,7 @@ def megatron(case: Case) -> Iterator[Fault]:
             yield Fault(component.ref, found, remedy)
 
 
-@check("packages.megatron-once", "there is one Megatron", "只有一个 Megatron", problem="A15")
+@check("packages.megatron-once", "there is one Megatron", "只有一个 Megatron", problem="S9")
 def megatron_once(case: Case) -> Iterator[Fault]:
     places = case.facts.texts("stack/modules/megatron")
     if len(places) > 1:
@@ -218,7 +218,7 @@ def torch_cuda(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("packages.torchvision", "torchvision is torch's", "torchvision 与 torch 配套", problem="A10")
+@check("packages.torchvision", "torchvision is torch's", "torchvision 与 torch 配套", problem="A7")
 def torchvision(case: Case) -> Iterator[Fault]:
     """verl's requirements-npu.txt names 0.20.1, which is for torch 2.5.1: operator torchvision::nms does not exist."""
     found, wanted = needed(case, "torchvision"), TORCHVISION.get(case.component("torch").version)
@@ -231,7 +231,7 @@ def torchvision(case: Case) -> Iterator[Fault]:
     "transformers is one that verl and vLLM take",
     "transformers 版本可用",
     matrices=ALL,
-    problem="A12",
+    problem="A9",
 )
 def transformers(case: Case) -> Iterator[Fault]:
     least, most = TRANSFORMERS[case.matrix.name]
@@ -242,14 +242,14 @@ def transformers(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("packages.numpy", "numpy is below 2", "numpy 低于 2", matrices=ALL, problem="A11")
+@check("packages.numpy", "numpy is below 2", "numpy 低于 2", matrices=ALL, problem="A8")
 def numpy(case: Case) -> Iterator[Fault]:
     found = needed(case, "numpy")
     if not versions.older(found, NUMPY):
         yield Fault(f"< {NUMPY}", found, "pip install numpy==1.26.0")
 
 
-@check("packages.opencv", "opencv goes with numpy 1", "opencv 与 numpy 1 配套", problem="A11")
+@check("packages.opencv", "opencv goes with numpy 1", "opencv 与 numpy 1 配套", problem="A8")
 def opencv(case: Case) -> Iterator[Fault]:
     found = needed(case, "opencv-python-headless")
     if versions.older(OPENCV, found):
@@ -266,7 +266,7 @@ def uvloop(case: Case) -> Iterator[Fault]:
 
 
 @check(
-    "packages.ray", "Ray is the one that verl names", "Ray 为 verl 指定版本", level="warn", matrices=ALL, problem="C7"
+    "packages.ray", "Ray is the one that verl names", "Ray 为 verl 指定版本", level="warn", matrices=ALL, problem="F20"
 )
 def ray(case: Case) -> Iterator[Fault]:
     found = needed(case, "ray")
@@ -275,7 +275,7 @@ def ray(case: Case) -> Iterator[Fault]:
 
 
 @check(
-    "packages.triton", "triton and triton-ascend are not both there", "triton 与 triton-ascend 不同时存在", problem="A6"
+    "packages.triton", "triton and triton-ascend are not both there", "triton 与 triton-ascend 不同时存在", problem="A4"
 )
 def triton(case: Case) -> Iterator[Fault]:
     """Both install the package triton: what is imported is a mixture of their files."""
@@ -286,7 +286,7 @@ def triton(case: Case) -> Iterator[Fault]:
 
 @check(
     "packages.triton-gpu", "the GPUs' triton is not there", "没有 GPU 版 triton", level="warn",
-    after=("npu.present", "packages.triton"), problem="A5",
+    after=("npu.present", "packages.triton"), problem="A4",
 )  # fmt: skip
 def triton_gpu(case: Case) -> Iterator[Fault]:
     found = installed(case, "triton")
@@ -303,7 +303,7 @@ def vllm_empty(case: Case) -> Iterator[Fault]:
         yield Fault("+empty", found, _install("vllm", case.component("vllm"), "vllm"))
 
 
-@check("packages.vllm-version", "vLLM's version can be compared", "vLLM 版本号可比较", matrices=ALL, problem="A7")
+@check("packages.vllm-version", "vLLM's version can be compared", "vLLM 版本号可比较", matrices=ALL, problem="A5")
 def vllm_version(case: Case) -> Iterator[Fault]:
     """vllm-ascend asks for releases by their number and takes no development version (its FAQ; utils.py)."""
     found, told = needed(case, "vllm"), case.facts.env("VLLM_VERSION")
@@ -316,7 +316,7 @@ def vllm_version(case: Case) -> Iterator[Fault]:
         yield Fault("X.Y.Z", told or found, f"export VLLM_VERSION={wanted}")
 
 
-@check("packages.vllm-pair", "vllm-ascend is for this vLLM", "vllm-ascend 与 vLLM 配套", matrices=ALL, problem="A8")
+@check("packages.vllm-pair", "vllm-ascend is for this vLLM", "vllm-ascend 与 vLLM 配套", matrices=ALL, problem="A6")
 def vllm_pair(case: Case) -> Iterator[Fault]:
     """Releases carry the number of the vLLM they are for; a build from a commit may carry none."""
     ours, found = needed(case, "vllm-ascend"), case.facts.env("VLLM_VERSION") or needed(case, "vllm")
@@ -327,7 +327,7 @@ def vllm_pair(case: Case) -> Iterator[Fault]:
         yield Fault(".".join(map(str, wanted)), found, _install("vllm", case.component("vllm"), "vllm"))
 
 
-@check("packages.kernels", "vllm-ascend's own operators are compiled", "vllm-ascend 自定义算子已编译", problem="B11")
+@check("packages.kernels", "vllm-ascend's own operators are compiled", "vllm-ascend 自定义算子已编译", problem="B6")
 def kernels(case: Case) -> Iterator[Fault]:
     """Sleep mode's allocator is one of them: with free_cache_engine no run starts without."""
     needed(case, "vllm-ascend")
@@ -341,7 +341,7 @@ def kernels(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("packages.flash-attn", "flash_attn is not there", "没有 flash_attn", problem="A16")
+@check("packages.flash-attn", "flash_attn is not there", "没有 flash_attn", problem="A11")
 def flash_attn(case: Case) -> Iterator[Fault]:
     """It cannot run on an NPU, and MindSpeed puts a module of that name in its place."""
     found = installed(case, "flash-attn")
@@ -367,7 +367,7 @@ def rl_plugin(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("packages.twice", "no package is installed twice", "没有重复安装的包", matrices=ALL, problem="A2")
+@check("packages.twice", "no package is installed twice", "没有重复安装的包", matrices=ALL)
 def twice(case: Case) -> Iterator[Fault]:
     for name, group in case.facts.table("stack/duplicates").items():
         yield Fault(
@@ -377,7 +377,7 @@ def twice(case: Case) -> Iterator[Fault]:
         )
 
 
-@check("packages.shadowed", "the current folder hides no package", "当前目录未遮蔽包", matrices=ALL, problem="A2")
+@check("packages.shadowed", "the current folder hides no package", "当前目录未遮蔽包", matrices=ALL)
 def shadowed(case: Case) -> Iterator[Fault]:
     """A checkout's folder in the current one is imported instead of what is installed, without its compiled parts."""
     for name in case.facts.texts("stack/in_folder"):

@@ -1,4 +1,4 @@
-"""Small programs on the device, each in a process of its own: `python -m checks.doctor.probes NAME`.
+"""Small programs on the device, each in a process of its own: `python -P probes.py NAME`.
 
 Each compares with what the CPU gives for the same numbers and ends with 0, or with a line that says what differs.
 """

@@ -18,7 +18,7 @@ SESSION = 76
     "没有遗留的 Ray 进程",
     level="warn",
     after=("npu.present",),
-    problem="C1",
+    problem="C16",
 )
 def leftovers(case: Case) -> Iterator[Fault]:
     daemons = case.facts.rows("ray/daemons")
@@ -35,7 +35,7 @@ def leftovers(case: Case) -> Iterator[Fault]:
     level="warn",
     matrices=ALL,
     after=(),
-    problem="C7",
+    problem="C15",
 )
 def address(case: Case) -> Iterator[Fault]:
     value = case.facts.env("RAY_ADDRESS")
@@ -43,7 +43,7 @@ def address(case: Case) -> Iterator[Fault]:
         yield Fault(Text("a Ray that runs here", "本机运行的 Ray"), value, "unset RAY_ADDRESS")
 
 
-@check("ray.port", "the head's port is free, or Ray's", "head 端口空闲或由 Ray 占用", problem="C1")
+@check("ray.port", "the head's port is free, or Ray's", "head 端口空闲或由 Ray 占用", problem="C16")
 def port(case: Case) -> Iterator[Fault]:
     held = RAY_PORT in case.facts.numbers("network/held_ports")
     if held and not any(row.text("name") == "gcs_server" for row in case.facts.rows("ray/daemons")):
@@ -60,7 +60,7 @@ def port(case: Case) -> Iterator[Fault]:
     "临时目录路径足够短",
     matrices=ALL,
     after=(),
-    problem="C7",
+    problem="C17",
 )
 def socket_path(case: Case) -> Iterator[Fault]:
     path = case.facts.env("RAY_TMPDIR") or case.facts.text("disk/temporary/path")

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from checks.doctor.builds import is_shared
-from checks.doctor.check import ALL, NPU, Case, Fault, Skip, check
+from checks.doctor.check import ALL, NO_RECIPE, NPU, Case, Fault, Skip, check
 from checks.doctor.document import Facts
+from checks.doctor.host import GIB, size
 from checks.doctor.npu import NONE
 from checks.words import Text
 
@@ -57,7 +58,7 @@ def checkpoint_writable(case: Case) -> Iterator[Fault]:
         yield Fault(Text("writable", "可写"), row.text("path"), f"--set {CHECKPOINT}=…")
 
 
-@check("recipe.checkpoint-shared", "all nodes write one checkpoint", "各节点写入同一检查点目录", problem="C14")
+@check("recipe.checkpoint-shared", "all nodes write one checkpoint", "各节点写入同一检查点目录", problem="E18")
 def checkpoint_shared(case: Case) -> Iterator[Fault]:
     """On a disk of each node a run ends well and every node holds a part of the checkpoint."""
     if case.nodes < 2:
@@ -98,6 +99,18 @@ def data_shared(case: Case) -> Iterator[Fault]:
                 f"{row.text('path')} ({kind})",
                 "invoke doctor --cluster",
             )
+
+
+@check("recipe.host-memory", "the host's memory holds what is offloaded", "主机内存可容纳卸载的数据", problem="C10")
+def host_memory(case: Case) -> Iterator[Fault]:
+    """Weights, optimizer states and the sleeping rollout's weights (F26); processes and Ray's objects come on top."""
+    if case.host_gib is None:
+        raise Skip(NO_RECIPE)
+    found = case.facts.number("memory/total")
+    if case.facts.has("memory/limit"):
+        found = min(found, case.facts.number("memory/limit"))
+    if found < case.host_gib * GIB:
+        yield Fault(f"{case.host_gib:.0f} GiB", size(found), f"invoke lint --recipe {case.recipe}")
 
 
 @check("recipe.preload", "preloaded libraries are there", "预加载的库存在", level="warn", problem="I4")

@@ -12,8 +12,7 @@ from checks.facts import hccn, smi, version_files
 from checks.facts.reading import STEP_SECONDS, at, guarded, is_unknown, output, side_by_side, text_of
 
 VENDOR = "0x19e5"  # Huawei on the PCI bus
-# Chips by PCI device id. d802 is the 910B of Atlas A2, d803 the 910_93 of Atlas A3 (Ascend Docker Runtime's and
-# npu-smi's board info name them so).
+# Chips by PCI device id, as the driver's own tools name them: 910B is Atlas A2, 910_93 Atlas A3.
 CHIPS = {"0xd801": "910", "0xd802": "910B", "0xd803": "910_93", "0xd500": "310P", "0xd100": "310"}
 DRIVER, FIRMWARE = "/usr/local/Ascend/driver", "/usr/local/Ascend/firmware"
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")

@@ -12,6 +12,8 @@ from collections import Counter
 
 from checks.facts.reading import at, guarded, text_of, unknown
 
+NO_LIMIT = 1 << 62  # what control groups of version 1 say where there is none
+
 HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -51,8 +53,12 @@ def cpu() -> dict:
 
 def _cpu_quota() -> float | None:
     """Cores that the control group allows; None without a limit."""
-    quota, period = text_of(at("/sys/fs/cgroup/cpu.max")).split()
-    return None if quota == "max" else int(quota) / int(period)
+    first = at("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")  # control groups of version 1, as on older hosts
+    if first.exists():
+        quota, period = text_of(first).strip(), text_of(first.with_name("cpu.cfs_period_us")).strip()
+    else:
+        quota, period = text_of(at("/sys/fs/cgroup/cpu.max")).split()
+    return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def _governors() -> dict[str, int]:
@@ -81,8 +87,9 @@ def memory() -> dict:
 
 def _memory_limit() -> int | None:
     """Bytes that the control group allows; None without a limit."""
-    limit = text_of(at("/sys/fs/cgroup/memory.max")).strip()
-    return None if limit == "max" else int(limit)
+    first = at("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    limit = text_of(first if first.exists() else at("/sys/fs/cgroup/memory.max")).strip()
+    return None if limit == "max" or int(limit) >= NO_LIMIT else int(limit)
 
 
 def _transparent_huge_pages() -> str:

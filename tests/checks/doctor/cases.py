@@ -239,6 +239,8 @@ CASES = (
     Broken("recipe.checkpoint-shared", local(CHECKPOINT), "/data/checkpoints (xfs)"),
     Broken("recipe.kept", local(CHECKPOINT, "overlay"), "/data/checkpoints", CONTAINER),
     Broken("recipe.data-shared", local(MODEL), "/data/qwen3-235b-a22b/model (xfs)"),
+    Broken("recipe.host-memory", {"memory/total": 256 * GIB}, "found 256 GiB"),
+    Broken("recipe.host-memory", {"memory/limit": 200 * GIB}, "found 200 GiB", CONTAINER),
     Broken("recipe.preload", {"cann/preloads/0/exists": False}, "none"),
     Broken(
         "recipe.patches-drifted",

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 import matrix as matrices
 from checks.doctor.check import Case, PatchState
 from checks.doctor.document import checked
-from recipes import keys
+from recipes import doctor, keys
 from recipes.compose import compose
 
 FOLDER = Path(__file__).resolve().parent.parent / "machines"
@@ -48,6 +48,11 @@ def settings(matrix: str) -> dict:
     return keys.flattened(OmegaConf.to_container(config, resolve=True))
 
 
+@cache
+def host_gib(matrix: str) -> float:
+    return doctor.host_gib(compose(RECIPE, matrix=matrix), matrix)
+
+
 APPLIED = (PatchState("verl/rollout-seeds", "applied", "F1"), PatchState("vllm-ascend/moe-layout", "not needed", "F10"))
 
 
@@ -57,4 +62,5 @@ def case(
     """A machine judged for the tuned recipe; `values` are the recipe's, changed (None: no recipe)."""
     recipe = "commercial" if matrix == "commercial" else "performance"
     chosen = None if values is None else {**settings(recipe), **values}
-    return Case(checked(document(name, change), name), load(matrix), chosen, patches, RECIPE if chosen else "")
+    facts = checked(document(name, change), name)
+    return Case(facts, load(matrix), chosen, patches, *((RECIPE, host_gib(recipe)) if chosen else ()))
