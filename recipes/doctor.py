@@ -118,7 +118,8 @@ def _documents(asked: Asked, settings: Mapping[str, object] | None) -> dict[str,
 
 def _judge(name: str, one: Facts, asked: Asked, recipe: Recipe | None, settings: Mapping | None) -> Judged:
     matrix = matrices.load(_matrix(asked, recipe, one))
-    patches = None if asked.facts or asked.cluster else patch_states(matrix.name)
+    elsewhere = asked.facts or asked.cluster or matrix.name == INSTALLED or not has_npu(one)
+    patches = None if elsewhere else patch_states(matrix.name)
     case = Case(one, matrix, settings, patches, asked.recipe, host_gib(recipe, matrix.name) if recipe else None)
     return Judged(name, case, verdict.judge(case, doctor.CHECKS))
 

@@ -390,7 +390,6 @@ def shadowed(case: Case) -> Iterator[Fault]:
     "editable packages still have their folders",
     "可编辑安装的目录仍存在",
     matrices=ALL,
-    problem="A16",
 )
 def folders(case: Case) -> Iterator[Fault]:
     for name, source in case.facts.table("stack/sources").items():

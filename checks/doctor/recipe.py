@@ -122,7 +122,7 @@ def preload(case: Case) -> Iterator[Fault]:
 
 def _states(case: Case, state: str) -> list:
     if case.patches is None:
-        raise Skip(Text("these facts are another machine's", "事实来自另一台机器"))
+        raise Skip(Text("not looked at: these facts are another machine's", "未检查：事实来自另一台机器"))
     return [one for one in case.patches if one.state == state]
 
 
