@@ -121,7 +121,8 @@ def _judge(name: str, one: Facts, asked: Asked, recipe: Recipe | None, settings:
     elsewhere = asked.facts or asked.cluster or matrix.name == INSTALLED or not has_npu(one)
     patches = None if elsewhere else patch_states(matrix.name)
     case = Case(one, matrix, settings, patches, asked.recipe, host_gib(recipe, matrix.name) if recipe else None)
-    return Judged(name, case, verdict.judge(case, doctor.CHECKS))
+    silent = not one.has("format")  # a node that did not answer, which cluster.answered reports
+    return Judged(name, case, [] if silent else verdict.judge(case, doctor.CHECKS))
 
 
 def host_gib(recipe: Recipe, matrix: str) -> float:
@@ -138,9 +139,9 @@ def _matrix(asked: Asked, recipe: Recipe | None, one: Facts) -> str:
 
 
 def has_npu(one: Facts) -> bool:
-    """Whether a machine shows any sign of an NPU."""
-    case = Case(one, matrices.load(DEFAULT))
-    return not list(doctor.check.TABLE.rows["npu.present"].body(case))
+    """Whether a machine shows any sign of an NPU, or does not let that be known."""
+    present = [check for check in doctor.CHECKS if check.id == "npu.present"]
+    return not verdict.failed(verdict.judge(Case(one, matrices.load(DEFAULT)), present))
 
 
 def patch_states(matrix: str) -> list[PatchState] | None:

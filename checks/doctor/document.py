@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +89,6 @@ class Facts:
         variables = self.at("environment").value
         value = variables.get(name) if isinstance(variables, Mapping) else None
         return None if value is None else str(value)
-
-    def __iter__(self) -> Iterator:
-        raise TypeError("ask for rows or a table")
 
     def _of(self, path: str, kind: type | tuple[type, ...], expected: str):
         found = self.at(path)

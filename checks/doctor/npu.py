@@ -1,6 +1,6 @@
 """NPUs, driver and firmware: there, of the right version, healthy, free, and ours to use."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from checks.doctor import versions
 from checks.doctor.check import Case, Fault, Skip, check
@@ -58,13 +58,10 @@ def chips(facts: Facts) -> list[Facts]:
 
 @check("npu.present", "the machine has NPUs", "机器上有 NPU", after=())
 def present(case: Case) -> Iterator[Fault]:
-    facts = case.facts
-    signs = (
-        facts.has("npu/bus") and facts.rows("npu/bus"),
-        facts.has("npu/nodes") and facts.rows("npu/nodes"),
-        facts.has("npu/smi/chips") and facts.rows("npu/smi/chips"),
-    )
-    if not any(signs):
+    signs = [place for place in ("npu/bus", "npu/nodes", "npu/smi/chips") if case.facts.has(place)]
+    if not signs and not case.facts.has("npu/smi"):
+        raise Missing(case.facts.why("npu/bus"))
+    if not any(case.facts.rows(place) for place in signs):
         yield Fault(
             Text("an Ascend NPU", "昇腾 NPU"),
             NONE,
@@ -203,10 +200,19 @@ def permissions(case: Case) -> Iterator[Fault]:
         yield Fault("rw", found, f"usermod -aG {name} $USER; docker run --group-add {group} …")
 
 
+@check("npu.warnings", "no chip has a minor alarm", "芯片没有一般告警", level="warn", after=("npu.smi",))
+def warnings(case: Case) -> Iterator[Fault]:
+    yield from _health(case, lambda state: state == "Warning")
+
+
 @check("npu.health", "every chip is healthy", "每颗芯片状态正常", after=("npu.smi",))
 def health(case: Case) -> Iterator[Fault]:
+    yield from _health(case, lambda state: state not in ("OK", "Warning"))
+
+
+def _health(case: Case, is_wrong: Callable[[str], bool]) -> Iterator[Fault]:
     for row in chips(case.facts):
-        if row.text("health") != "OK":
+        if is_wrong(row.text("health")):
             number = f"{row.number('npu'):g}"
             yield Fault("OK", f"NPU {number}: {row.text('health')}", f"npu-smi info -t health -i {number}")
 

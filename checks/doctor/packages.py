@@ -269,9 +269,10 @@ def uvloop(case: Case) -> Iterator[Fault]:
     "packages.ray", "Ray is the one that verl names", "Ray 为 verl 指定版本", level="warn", matrices=ALL, problem="F20"
 )
 def ray(case: Case) -> Iterator[Fault]:
-    found = needed(case, "ray")
-    if found != RAY:
-        yield Fault(RAY, found, f"pip install ray=={RAY}")
+    component = case.matrix.components.get("ray")
+    wanted, found = component.version if component else RAY, needed(case, "ray")
+    if found != wanted:
+        yield Fault(wanted, found, f"pip install ray=={wanted}")
 
 
 @check(

@@ -133,7 +133,7 @@ def _places(module: str) -> list[str]:
     on_path = [str(Path(entry or ".") / module) for entry in sys.path if _is_package(Path(entry or ".") / module)]
     spec = importlib.util.find_spec(module)
     found = on_path + list((spec and spec.submodule_search_locations) or ())
-    return list(dict.fromkeys(str(Path(one).resolve()) for one in found))
+    return list(dict.fromkeys(str(Path(one).resolve()) for one in found if Path(one).is_dir()))
 
 
 def _is_package(folder: Path) -> bool:

@@ -94,6 +94,7 @@ CASES = (
     Broken("npu.nodes", {"npu/nodes/7": GONE}, "7"),
     Broken("npu.managers", {"npu/nodes/10": GONE}, "none"),
     Broken("npu.permissions", {"npu/nodes/0/usable": False}, "1 × 0o660 (/dev/davinci0, gid 1000)"),
+    Broken("npu.warnings", {"npu/smi/chips/2/health": "Warning"}, "NPU 2: Warning"),
     Broken("npu.health", {"npu/smi/chips/5/health": "Alarm"}, "NPU 5: Alarm"),
     Broken("npu.count", {"npu/nodes": [{"name": "davinci0", "usable": True}]}, "1"),
     Broken("npu.server", {"npu/smi/chips/7": GONE}, "7"),

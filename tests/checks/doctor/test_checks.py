@@ -87,6 +87,12 @@ def test_without_an_npu_it_says_so_once():
     assert sum(one.because == "npu.present" for one in results) > 80
 
 
+def test_what_cannot_be_told_is_not_denied():
+    change = {f"npu/{name}": {"unknown": "not read within 15 s"} for name in ("bus", "nodes", "smi")}
+    found = result("npu.present", case("fit-a2-host", change))
+    assert found.status == "unknown" and "not read within 15 s" in found.reason.en
+
+
 def test_the_matrix_of_machines_without_npus_finds_nothing_there():
     assert {one.status for one in judge(case("no-npu", matrix="cpu"), doctor.CHECKS)} <= {"pass", "skip"}
 

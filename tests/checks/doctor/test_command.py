@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checks import doctor
-from checks.doctor import document, verdict
+from checks.doctor import cluster, document, verdict
 from checks.doctor.check import Case
 from errors import UserError
 from recipes.doctor import Asked, named_paths, run
@@ -60,6 +60,9 @@ def test_several_files_are_judged_against_each_other(capsys):
     found = json.loads(capsys.readouterr().out)
     rows = {row["id"]: row for row in found["between"]["checks"]}
     assert rows["cluster.packages"]["status"] == "fail" and rows["cluster.driver"]["status"] == "pass"
+    assert run(Asked(facts=[FIT, FIGHTS])) == 1
+    shown = capsys.readouterr().out
+    assert "Between the machines" in shown and "✓ Host" not in shown  # of several, only what is not right
 
 
 def test_what_is_saved_can_be_judged_again(tmp_path, capsys):
@@ -68,6 +71,15 @@ def test_what_is_saved_can_be_judged_again(tmp_path, capsys):
     first = json.loads(capsys.readouterr().out)["machines"][0]["summary"]
     assert run(Asked(matrix="cpu", facts=[str(saved)], as_json=True)) == code
     assert json.loads(capsys.readouterr().out)["machines"][0]["summary"] == first
+
+
+def test_a_node_that_did_not_answer_is_reported_once(monkeypatch, capsys):
+    fit = document.read(FIT)
+    silent = document.Facts({"unknown": "no answer within 60 s"})
+    monkeypatch.setattr(cluster, "collect", lambda named, address: {"node-a": fit, "node-b": silent})
+    assert run(Asked(cluster=True, matrix="performance")) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("no answer within 60 s") == 1 and shown.count("✗") == 2
 
 
 def test_a_recipe_for_emulated_npus_needs_none_here(capsys):

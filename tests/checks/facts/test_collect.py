@@ -84,6 +84,10 @@ def test_it_agrees_with_the_machine():
     assert found["builds"]["file_system"] in (None, *Path("/proc/filesystems").read_text().split())
 
 
+def test_what_is_inside_is_done_before_what_is_around_it():
+    assert 0 < 4 * reading.STEP_SECONDS < reading.SECTION_SECONDS < 2
+
+
 def test_secrets_are_not_told(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_abcdef")
     monkeypatch.setenv("RAY_SOME_API_KEY", "ray_abcdef")
