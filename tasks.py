@@ -43,6 +43,27 @@ def train(
     return train(Order(recipe, matrix, nodes, set or (), run_dir, rehearse, root, any_commit, dry_run))
 
 
+@command(
+    iterable=["facts"],
+    help={
+        **{name: COMPOSED[name] for name in ("recipe", "matrix")},
+        "facts": "judge the facts in this file instead of this machine; can be repeated",
+        "save": "write this machine's facts into a file",
+        "cluster": "every node of the Ray cluster that runs, one by one and against each other",
+        "deep": "small programs on the device too (a minute)",
+        "json": "one JSON document",
+        "lang": "en or zh",
+    },
+)
+def doctor(
+    _, recipe="", matrix=None, facts=None, save=None, cluster=False, deep=False, json=False, lang="en"
+):  # fmt: skip
+    """Will this machine, container and environment work? Facts, checks, and what to do about each finding."""
+    from recipes.doctor import Asked, run
+
+    return run(Asked(recipe, matrix, facts or (), save, cluster, deep, json, lang))
+
+
 PATCHED = {
     "matrix": "version matrix, else performance",
     "root": "folder with checkouts (verl, MindSpeed, Megatron-LM, vllm-ascend) or packages, else the environment's",
@@ -204,6 +225,6 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, lint, data, weights, lock, test, bench)
+namespace = Collection(train, lint, doctor, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
 namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))

@@ -38,6 +38,7 @@ class Figure:
 def bench(recipe: str, steps: int, rounds: int) -> int:
     """Measures and prints a table; `steps` 0 leaves the trainings out. The exit code is 0 whatever the figures are."""
     figures = [listing(rounds), start(recipe, rounds)]
+    figures += [facts(rounds), doctor(rounds)]
     if steps:
         figures.append(overhead(recipe, steps))
     table = Table("what", "measured", "target", "", box=None, pad_edge=False)
@@ -73,6 +74,32 @@ def start(recipe: str, rounds: int) -> Figure:
             times.append(float(reached.read_text()) - began)
     median = statistics.median(times[1:])  # the first may have made the model and built the emulator
     return Figure("train until verl starts", f"{median:.2f} s (first {times[0]:.2f} s)", "≤ 2 s", median <= 2)
+
+
+def facts(rounds: int) -> Figure:
+    """What `python3 -m checks.facts` takes, the start of Python included."""
+    return _costs("facts about this machine", [sys.executable, "-m", "checks.facts"], rounds, 2)
+
+
+def doctor(rounds: int) -> Figure:
+    """`invoke doctor` on a recorded machine, for a recipe: the checks and the output."""
+    machine = HOME / "tests" / "checks" / "machines" / "fit-a2-host.json"
+    arguments = [*INVOKE, str(HOME), "doctor", "--recipe", "qwen3-235b-30k", "--facts", str(machine)]
+    return _costs("doctor on a recorded machine", arguments, rounds, 5)
+
+
+def _costs(name: str, arguments: list[str], rounds: int, target: float) -> Figure:
+    """Seconds and memory of a command, the median and the most."""
+    times, memory = [], 0
+    for _ in range(rounds):
+        began = time.perf_counter()
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=HOME)
+        _, status, used = os.wait4(process.pid, 0)
+        times.append(time.perf_counter() - began)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        memory = max(memory, used.ru_maxrss >> 10)
+    median = statistics.median(times)
+    return Figure(name, f"{median:.2f} s, {memory} MB of memory", f"≤ {target} s", median <= target)
 
 
 def overhead(recipe: str, steps: int) -> Figure:

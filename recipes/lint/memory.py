@@ -204,13 +204,25 @@ def sleep(facts: Facts) -> Iterator[Fault]:
 
 
 def host(facts: Facts) -> Iterator[Fault]:
-    """Host memory of a node: what is offloaded, and the rollout's weights, which sleep level 1 keeps there (F26).
+    """Host memory of a node, for people to compare (F26)."""
+    terms = host_terms(facts)
+    if sum(terms.values()) >= 1:
+        yield Fault(
+            SIZES["per_node"],
+            f"host memory of a node, {facts.size('per_node')} NPUs: {_sum(terms)}, up to twice that if pinned memory "
+            "is rounded up",
+            "compare with the machine's; Ray's object store and the processes come on top",
+        )
+
+
+def host_terms(facts: Facts) -> dict[str, float]:
+    """GiB of host memory on a node: what is offloaded, and the rollout's weights, which sleep level 1 keeps there.
 
     verl 21271aa, third_party/vllm/__init__.py:41; 796871d hard-codes level 1. Pinned memory may take up to twice that.
     """
     found, engine, per_node = stages(facts), _engine(facts), facts.size("per_node")
     if not found or not per_node:
-        return
+        return {}
     offloads = {
         "actor": facts.is_on(f"{ACTOR}.megatron.param_offload") * max(stage.weights for stage in found),
         "reference": (facts.has_reference and facts.is_on(f"{REF}.megatron.param_offload"))
@@ -218,13 +230,7 @@ def host(facts: Facts) -> Iterator[Fault]:
         "optimizer": facts.is_on(f"{ACTOR}.megatron.optimizer_offload") * max(stage.optimizer for stage in found),
         "rollout": engine[0] if engine and facts.is_on(f"{ROLLOUT}.free_cache_engine") else 0.0,
     }
-    terms = {name: per_node * value for name, value in offloads.items() if value}
-    if sum(terms.values()) >= 1:
-        yield Fault(
-            SIZES["per_node"],
-            f"host memory of a node, {per_node} NPUs: {_sum(terms)}, up to twice that if pinned memory is rounded up",
-            "compare with the machine's; Ray's object store and the processes come on top",
-        )
+    return {name: per_node * value for name, value in offloads.items() if value}
 
 
 def terms_of(facts: Facts) -> Iterator[Fault]:

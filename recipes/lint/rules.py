@@ -66,26 +66,7 @@ OVERRIDES = (
     Rule("overrides.no-effect", overrides.no_effect, "F14", "note", NPU),
 )
 
-ENVIRONMENT = (
-    Rule("environment.task-queue", environment.task_queue, "F12"),
-    Rule("environment.task-queue-eager", environment.task_queue_eager, "F12", "note", NPU),
-    Rule("environment.fractal-nz", environment.fractal_nz, "F11", matrices=NEWER),
-    Rule("environment.allocator", environment.allocator, "D5", matrices=NPU),
-    Rule("environment.connections", environment.connections, "E8", "warn"),
-    Rule("environment.launch-blocking", environment.launch_blocking, "G1"),
-    Rule("environment.launch-blocking-slow", environment.launch_blocking_slow, "G1", "warn"),
-    Rule("environment.event-timeout", environment.event_timeout, "S1", "warn"),
-    Rule("environment.group-timeout", environment.group_timeout, "S1", "warn", NPU),
-    Rule("environment.patience", environment.patience, "S1", "warn", NPU),
-    Rule("environment.connect-timeout", environment.connect_timeout, "C3", "warn", NPU),
-    Rule("environment.error-handling", environment.blocking_wait, "S1", "warn", NPU),
-    Rule("environment.jemalloc", environment.jemalloc, "I4", "warn", NPU),
-    Rule("environment.preload", environment.preload, "I4"),
-    Rule("environment.visible-devices", environment.visible, "C7"),
-    Rule("environment.v1-engine", environment.v1_engine, "E12"),
-    Rule("environment.numbers", environment.numbers, "S1"),
-    Rule("environment.affinity", environment.shared_affinity, "I4", "warn", NPU),
-)
+ENVIRONMENT = environment.RULES
 
 IGNORED = (
     Rule("ignored.no-effect", ignored.idle, "S10", "warn"),
