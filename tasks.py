@@ -66,6 +66,20 @@ def lint(_, recipe="", matrix=None, nodes=NODES, set=None, json=False):
     return report.run(recipe, matrix, nodes, set, json)
 
 
+LANGUAGE = "en or zh"
+
+
+@command(
+    positional=["problem"],
+    help={"problem": "id of a row, as F3; without it all", "json": "one JSON document", "lang": LANGUAGE},
+)
+def problems(_, problem="", json=False, lang="en"):
+    """Show the table of known problems, or one of them in full."""
+    from checks import listing
+
+    return listing.show(problem, json, lang)
+
+
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
@@ -203,6 +217,6 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, lint, data, weights, lock, test, bench)
+namespace = Collection(train, lint, problems, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
 namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))
