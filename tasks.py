@@ -80,6 +80,24 @@ def problems(_, problem="", json=False, lang="en"):
     return listing.show(problem, json, lang)
 
 
+@command(
+    positional=["log"],
+    iterable=["also"],
+    help={
+        "log": "a log, plain or gzipped, a run directory, or - for standard input",
+        "also": "a further log of the same run; can be repeated",
+        "json": "one JSON document",
+        "lang": LANGUAGE,
+    },
+)
+def triage(_, log, also=None, json=False, lang="en"):
+    """Say what went wrong in a run: the first cause, with its line and what to do. Exit code 3: nothing known."""
+    from checks.triage import command
+    from recipes.lint.run import by_problem
+
+    return command.run(log, also or (), json, lang, by_problem)
+
+
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
@@ -217,6 +235,6 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, lint, problems, data, weights, lock, test, bench)
+namespace = Collection(train, lint, problems, triage, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
 namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))

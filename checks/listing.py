@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from checks import problems
+from checks.conditions import shown
 from checks.problems import Problem
 from errors import UserError
 
@@ -66,7 +67,9 @@ def means(row: Problem) -> list[str]:
 def markdown(language: str) -> str:
     """The table as it stands in that language's README."""
     lines = ["| " + " | ".join(HEADINGS[language]) + " |", "|---|---|---|"]
-    lines += [f"| {row.id} | {row.title.said(language)} | {', '.join(means(row))} |" for row in problems.load().values()]
+    lines += [
+        f"| {row.id} | {row.title.said(language)} | {', '.join(means(row))} |" for row in problems.load().values()
+    ]
     return "\n".join(lines)
 
 
@@ -107,17 +110,12 @@ def _lines(row: Problem, field: str, language: str) -> list[str]:
     if field in ("cause", "remedy"):
         return [value.said(language)]
     if field == "settings":
-        return [f"--set {key}={text(setting)}" for key, setting in value.items()]
+        return [f"--set {key}={shown(setting)}" for key, setting in value.items()]
     if field == "signatures":
         return [one.line + (f"  (under {one.frame})" if one.frame else "") for one in value]
     if isinstance(value, list):
         return [", ".join(value)] if value else []
     return [value] if value else []
-
-
-def text(value: object) -> str:
-    """A setting's value as Hydra reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def main() -> None:

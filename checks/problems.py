@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from checks import literal
 from errors import UserError
 
 TABLE = Path(__file__).with_name("problems.yaml")
@@ -18,7 +19,6 @@ Line = Annotated[str, StringConstraints(min_length=1)]
 # consequence  what other ranks and processes print after the first failure
 # warning      costs speed or memory, or does not do what it says; the run goes on
 Kind = Literal["cause", "generic", "consequence", "warning"]
-KINDS: tuple[Kind, ...] = ("cause", "generic", "consequence", "warning")
 
 
 class Row(BaseModel):
@@ -49,6 +49,11 @@ class Signature(Row):
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         return re.compile(self.line)
+
+    @cached_property
+    def literal(self) -> str:
+        """Stands in every line that matches."""
+        return literal.longest(self.line)
 
     @cached_property
     def frame_pattern(self) -> re.Pattern[str]:
@@ -93,15 +98,16 @@ def get(problem: str) -> Problem:
 
 
 def matching(lines: Iterable[str]) -> tuple[Problem, str] | None:
-    """The problem that the lines speak of, and the first line that does: a cause before what only follows from one."""
-    found: dict[Kind, tuple[Problem, str]] = {}
+    """The problem that is the cause of what the lines say, and its first line; a generic one where there is none."""
+    generic = None
     for line in lines:
         for signature, problem in signatures():
-            if problem.kind not in found and not signature.frame and signature.pattern.search(line):
-                found[problem.kind] = problem, line.strip()
-        if "cause" in found:
-            break
-    return next((found[kind] for kind in KINDS if kind in found), None)
+            if signature.literal in line and not signature.frame and signature.pattern.search(line):
+                if problem.kind == "cause":
+                    return problem, line.strip()
+                if problem.kind == "generic":
+                    generic = generic or (problem, line.strip())
+    return generic
 
 
 @cache

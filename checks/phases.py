@@ -13,6 +13,23 @@ STARTING = [
     (re.compile(r"Load from checkpoint folder|Resuming from"), "loading the checkpoint"),
     (re.compile(r"Training from scratch|Training Progress"), "first step"),
 ]
+# One of these stands in every line that begins a phase.
+MARKS = (
+    "Started a local Ray instance",
+    "TaskRunner hostname:",
+    "Total training steps:",
+    "config after override",
+    "checkpoint",
+    "weights",
+    "load from dist",
+    "start load",
+    "apturing",
+    "Resuming from",
+    "Training from scratch",
+    "Training Progress",
+    "local_global_step_folder:",
+    "not registered within the timeout",
+)
 SAVING = re.compile(r"local_global_step_folder:")
 # Ray tries again for ever, and the run hangs. Read in ray 2.46's raylet (worker_pool.cc).
 NO_WORKERS = re.compile(r"workers? of the worker process.* ha(?:s|ve) not registered within the timeout")

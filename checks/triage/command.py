@@ -1,0 +1,47 @@
+"""`invoke triage LOG`: reads the logs, says what went wrong, and answers with an exit code."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from checks.listing import check_language
+from checks.problems import Problem, Text
+from checks.triage import advice, report
+from checks.triage.diagnosis import Diagnosis, diagnose
+from checks.triage.reading import Log
+from checks.triage.scan import scan
+
+LOG = "train.log"
+FOUND, NONE = 0, 3
+Judge = Callable[[Path], dict[str, list[str]]]  # of a run directory: problem → what the linter says of it
+
+
+def run(log: str, also: Sequence[str], as_json: bool, language: str, judge: Judge | None = None) -> int:
+    """Prints the diagnosis: 0 where a known problem was found, 3 where none. UserError for what cannot be read."""
+    check_language(language)
+    diagnosis = diagnose([scan(Log(_log(name))) for name in (log, *also)])
+    advised = _advised(diagnosis, Path(log), judge)
+    if as_json:
+        print(report.as_json(diagnosis, advised, language))
+    else:
+        report.show(diagnosis, advised, language)
+    return FOUND if diagnosis.known else NONE
+
+
+def _log(name: str) -> str:
+    """The log of a run directory, else the name itself."""
+    inside = Path(name) / LOG
+    return str(inside) if inside.is_file() else name
+
+
+def _advised(diagnosis: Diagnosis, log: Path, judge: Judge | None) -> dict[str, list[Text]]:
+    """What to change in the run's recipe, by problem; nothing where the log is not in a run directory."""
+    folder = log if log.is_dir() else log.parent
+    config = advice.recipe_of(folder)
+    if config is None or not diagnosis.findings:
+        return {}
+    judged = judge(folder) if judge else {}
+    return {row.id: _changes(row, config, judged) for row in (finding.problem for finding in diagnosis.findings)}
+
+
+def _changes(row: Problem, config, judged: dict[str, list[str]]) -> list[Text]:
+    return [*advice.changes(row, config), *(Text(en=said, zh=said) for said in judged.get(row.id, []))]
