@@ -71,9 +71,9 @@ LANGUAGE = "en or zh"
 
 @command(
     positional=["problem"],
-    help={"problem": "id of a row, as F3; without it all", "json": "one JSON document", "lang": LANGUAGE},
+    help={"problem": "id of a row, as F3; left out, all", "json": "one JSON document", "lang": LANGUAGE},
 )
-def problems(_, problem="", json=False, lang="en"):
+def problems(_, problem, json=False, lang="en"):
     """Show the table of known problems, or one of them in full."""
     from checks import listing
 

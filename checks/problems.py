@@ -19,6 +19,7 @@ Line = Annotated[str, StringConstraints(min_length=1)]
 # consequence  what other ranks and processes print after the first failure
 # warning      costs speed or memory, or does not do what it says; the run goes on
 Kind = Literal["cause", "generic", "consequence", "warning"]
+KINDS: tuple[Kind, ...] = ("cause", "generic", "consequence", "warning")
 
 
 class Row(BaseModel):

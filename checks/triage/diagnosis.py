@@ -13,6 +13,7 @@ from checks.triage.scan import Hit, Observed
 # cause        the first cause                        also         another problem that is known, after the cause
 # consequence  what follows from a failure elsewhere  warning      costs something, ends nothing
 Role = Literal["cause", "also", "consequence", "warning"]
+MESSAGE = 40  # lines that the message of an exception may have
 ROLES: tuple[Role, ...] = ("cause", "also", "consequence", "warning")
 
 
@@ -92,10 +93,15 @@ def _fatal(logs: Sequence[Observed]) -> tuple[str, Cause] | None:
 
 
 def _said_by(fatal: tuple[str, Cause] | None, hits: list[Hit]) -> Hit | None:
-    """The hit whose signature is in the error that ended the run."""
+    """The hit whose signature is in the error that ended the run: in its line, or in those of its message below it."""
     if fatal is None:
         return None
-    return next((hit for hit in hits if hit.signature.pattern.search(fatal[1].text)), None)
+    log, cause = fatal
+    for hit in hits:
+        below = hit.log == log and hit.first.source == cause.source and 0 < hit.line - cause.line <= MESSAGE
+        if below or hit.signature.pattern.search(cause.text):
+            return hit
+    return None
 
 
 def _before(fatal: tuple[str, Cause] | None, hits: list[Hit]) -> Hit | None:

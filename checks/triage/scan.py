@@ -10,7 +10,7 @@ from checks import problems
 from checks.console import parse
 from checks.phases import MARKS as PHASE_MARKS
 from checks.phases import Phases
-from checks.problems import Problem, Signature
+from checks.problems import KINDS, Problem, Signature
 from checks.triage import errors
 from checks.triage.cleaning import Line, clean
 from checks.triage.clock import Gaps
@@ -159,9 +159,10 @@ class _Scanner:
             self._hit(known, line, number)
 
     def _most_specific(self, matching: list[Known], line: Line, data: bytes, start: int) -> list[Known]:
-        """Those whose frame is in the traceback above, else those without a frame."""
+        """The one that says most: under its frame, then of the kind that explains most, then with the longest text."""
         framed = [one for one in matching if one.signature.frame and self._has_frame(one, line, data, start)]
-        return framed or [one for one in matching if not one.signature.frame]
+        rest = framed or [one for one in matching if not one.signature.frame]
+        return sorted(rest, key=lambda one: (KINDS.index(one.problem.kind), -len(one.signature.literal)))[:1]
 
     def _has_frame(self, known: Known, line: Line, data: bytes, start: int) -> bool:
         self._looks[known] = self._looks.get(known, 0) + 1

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +12,7 @@ from checks import listing, literal, problems
 from errors import UserError
 from patches import catalogue
 from recipes.lint.rules import RULES
-from tests.test_tasks import ROOT, invoke
+from tests.test_tasks import ROOT
 
 ROWS = list(problems.load().values())
 SOURCE_DOCUMENT = {f"S{number}" for number in range(1, 11)}
@@ -75,13 +77,33 @@ def test_the_cause_comes_before_what_follows_from_it():
     assert problems.matching(["cudagraph_capture_sizes must be a list, but got [1]"]) is None, "only a warning"
 
 
+def invokew(*arguments):
+    command = [sys.executable, str(ROOT / "cli.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+
+
 def test_rows_are_listed_and_shown():
-    assert [row["id"] for row in json.loads(invoke("problems", "--json").stdout)] == list(problems.load())
-    shown = invoke("problems", "f3", "--lang", "zh").stdout
+    assert [row["id"] for row in json.loads(invokew("problems", "--json").stdout)] == list(problems.load())
+    shown = invokew("problems", "f3", "--lang", "zh").stdout
     assert problems.get("F3").remedy.zh in shown and "enable_prefix_caching=false" in shown
-    refused = invoke("problems", "F999")
+    assert json.loads(invokew("problems", "--json", "G2").stdout)["id"] == "G2"
+
+
+def test_bad_arguments_are_refused():
+    refused = invokew("problems", "F999")
     assert refused.returncode == 2 and "expected a problem's id" in refused.stderr
-    assert invoke("problems", "--lang", "fr").returncode == 2
+    with pytest.raises(UserError, match="expected one of en, zh"):
+        listing.show("", False, "fr")
+
+
+def test_the_list_has_every_row(capsys):
+    for language in listing.LANGUAGES:
+        listing.show("", False, language)
+        shown = capsys.readouterr().out
+        assert all(f"{row.id} " in shown for row in ROWS)
+        for row in ROWS:
+            listing.show(row.id, False, language)
+            assert row.remedy.said(language) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("language", listing.READMES)
