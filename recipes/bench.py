@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from checks.triage import bench as long_log
 from errors import UserError
 from recipes import command, metrics, prepare
 from recipes.compose import FOLDER, HOME, compose
@@ -37,7 +38,7 @@ class Figure:
 
 def bench(recipe: str, steps: int, rounds: int) -> int:
     """Measures and prints a table; `steps` 0 leaves the trainings out. The exit code is 0 whatever the figures are."""
-    figures = [listing(rounds), start(recipe, rounds)]
+    figures = [listing(rounds), start(recipe, rounds), triage()]
     if steps:
         figures.append(overhead(recipe, steps))
     table = Table("what", "measured", "target", "", box=None, pad_edge=False)
@@ -73,6 +74,23 @@ def start(recipe: str, rounds: int) -> Figure:
             times.append(float(reached.read_text()) - began)
     median = statistics.median(times[1:])  # the first may have made the model and built the emulator
     return Figure("train until verl starts", f"{median:.2f} s (first {times[0]:.2f} s)", "≤ 2 s", median <= 2)
+
+
+def triage(size: int = 10**9) -> Figure:
+    """`invoke triage` of a log of `size` bytes, with the memory it takes, against grep for the same signatures."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "train.log")
+        long_log.write(log, size)
+        began = time.perf_counter()
+        process = subprocess.Popen([*INVOKE, str(HOME), "triage", str(log)], stdout=subprocess.DEVNULL, cwd=HOME)
+        _, status, used = os.wait4(process.pid, 0)
+        ours, began = time.perf_counter() - began, time.perf_counter()
+        long_log.count_with_grep(log)
+        grep = time.perf_counter() - began
+    megabytes = used.ru_maxrss / 1024
+    measured = f"{ours:.1f} s, {megabytes:.0f} MB of memory (grep -cE: {grep:.1f} s)"
+    met = os.waitstatus_to_exitcode(status) == 0 and ours < 30 * size / 10**9 and megabytes < 300
+    return Figure(f"triage of {size / 10**9:g} GB", measured, "< 30 s, < 300 MB", met)
 
 
 def overhead(recipe: str, steps: int) -> Figure:

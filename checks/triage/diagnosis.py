@@ -87,9 +87,10 @@ def _together(first: Hit, later: Hit) -> Hit:
 
 
 def _fatal(logs: Sequence[Observed]) -> tuple[str, Cause] | None:
-    """The error that ended the run, with the name of its log: one of its own before one that only follows."""
+    """The error that ended the run, with its log: the earliest of its own, else of those that only follow."""
     found = [(observed.log.name, cause) for observed in logs if (cause := observed.errors.cause)]
-    return min(found, key=lambda entry: errors.is_consequence(entry[1].text), default=None)
+    timed = all(cause.time for _, cause in found)
+    return min(found, key=lambda one: (errors.is_consequence(one[1].text), one[1].time if timed else ""), default=None)
 
 
 def _said_by(fatal: tuple[str, Cause] | None, hits: list[Hit]) -> Hit | None:

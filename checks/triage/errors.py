@@ -46,6 +46,7 @@ class Cause:
     text: str
     source: str
     line: int
+    time: str = ""  # HH:MM:SS, where the line has one
 
 
 class Errors:
@@ -60,7 +61,7 @@ class Errors:
         """Takes in a line; whether it is an error."""
         if not is_error(line.text):
             return False
-        cause = Cause(line.text, line.source, number)
+        cause = Cause(line.text, line.source, number, line.time)
         self._last = cause
         if not line.source:
             self._last_of_driver = cause

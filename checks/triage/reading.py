@@ -96,5 +96,5 @@ def _opened(name: str) -> BinaryIO:
 
 def _refuse_binary(head: bytes, name: str) -> None:
     odd = len(head) - len(head.translate(None, CONTROLS))
-    if odd > len(head) / 10:
+    if odd > len(head) / 20:
         raise UserError(f"{name}: expected a text log, found a binary file; name the run's log")

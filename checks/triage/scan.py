@@ -8,8 +8,7 @@ from functools import cache
 
 from checks import problems
 from checks.console import parse
-from checks.phases import MARKS as PHASE_MARKS
-from checks.phases import Phases
+from checks.phases import LATER_MARKS, STARTING_MARKS, Phases
 from checks.problems import KINDS, Problem, Signature
 from checks.triage import errors
 from checks.triage.cleaning import Line, clean
@@ -28,7 +27,12 @@ LOOK_BACK = 1 << 16  # bytes of log above an error in which its traceback stands
 LOOKS = 200  # tracebacks that are read per signature
 PROCESSES = 4096
 PROCESS = re.compile(rb"\(([A-Z]\w*(?:Dict|Runner|Worker|Core)\w*(?: [\w=]+)*? pid=\d+)")
+DULL = 20000
 STEP = b"step:"
+NAME = 300  # bytes of the name of an exception, with its modules
+LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_."
+AFTER_NAME = (b":", b"\n", b"\r", b"", b" ", b"\x1b")
+BEFORE_NAME = (b") ", b"] ", b"]: ", b"m ", b"m", b")")  # the end of a prefix, perhaps coloured
 COMPILING = b"torch_extensions"
 
 
@@ -92,6 +96,19 @@ def scan(log: Log) -> Observed:
     return scanner.observed
 
 
+class Remembered(set):
+    """A set that forgets everything when it is full."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self._size = size
+
+    def add(self, entry: object) -> None:
+        if len(self) >= self._size:
+            self.clear()
+        super().add(entry)
+
+
 class _Scanner:
     def __init__(self, log: Log):
         self.observed = Observed(log)
@@ -99,6 +116,7 @@ class _Scanner:
         self._sieve = _sieve()
         self._above = b""  # the end of the last chunk, for tracebacks
         self._looks: dict[Known, int] = {}
+        self._dull = Remembered(DULL)  # what was said and means nothing, to be passed over the next time
         self._stepped = False  # whether a step was printed since the last time
 
     def chunk(self, chunk: Chunk) -> None:
@@ -133,10 +151,16 @@ class _Scanner:
         start = end = -1
         kinds: dict[object, int] = {}
         for place, kind in self._sieve.found(data):
+            if kind == "phase" and self.observed.phases.started:
+                continue
             if place >= end:
                 if kinds:
                     yield start, end, kinds
                 start, end, kinds = *_line_at(data, place), {}
+            if isinstance(kind, bytes):
+                if not _is_exception(data, start, place, kind):
+                    continue
+                kind = "error"
             kinds.setdefault(kind, place)
         if kinds:
             yield start, end, kinds
@@ -144,17 +168,24 @@ class _Scanner:
     def _line(self, data: bytes, start: int, end: int, number: int, kinds: dict[object, int]) -> None:
         begin = start if end - start <= SHOWN or "step" in kinds else max(start, min(kinds.values()) - BEFORE)
         limit = end if "step" in kinds else min(end, begin + SHOWN)
-        line = clean(data[begin:limit].decode(errors="replace"))
+        raw = data[begin:limit]
+        said = raw.partition(b"pid=")[2].partition(b")")[2] or raw
+        if said in self._dull:
+            return
+        line = clean(raw.decode(errors="replace"))
         if "step" in kinds and (step := parse(line.text)):
             self._step(step)
             return
         if is_noise(line.text):
+            self._dull.add(said)
             return
         if "error" in kinds:
             self.observed.errors.add(line, number)
-        if "phase" in kinds:
+        if "phase" in kinds or "later phase" in kinds:
             self.observed.phases.line(line.text)
         matching = [one for one in kinds if isinstance(one, Known) and one.signature.pattern.search(line.text)]
+        if not matching and "error" not in kinds:
+            self._dull.add(said)
         for known in self._most_specific(matching, line, data, start):
             self._hit(known, line, number)
 
@@ -202,13 +233,23 @@ class _Scanner:
 @cache
 def _sieve() -> Sieve:
     texts: list[tuple[str, object]] = [(one.literal, Known(one, row)) for one, row in problems.signatures()]
-    texts += [(mark, "error") for mark in (*errors.MARKS, *errors.FATAL_MARKS)]
-    texts += [(mark, "phase") for mark in PHASE_MARKS]
+    texts += [(mark, mark.encode()) for mark in errors.MARKS]
+    texts += [(mark, "error") for mark in errors.FATAL_MARKS]
+    texts += [(mark, "phase") for mark in STARTING_MARKS]
+    texts += [(mark, "later phase") for mark in LATER_MARKS]
     return Sieve([*texts, (STEP.decode(), "step")])
 
 
 def _line_at(data: bytes, place: int) -> tuple[int, int]:
     """Begin and end of the line round a place; a carriage return ends one, too."""
-    start = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", 0, place)) + 1
-    ends = [end for end in (data.find(b"\n", place), data.find(b"\r", place)) if end >= 0]
-    return start, min(ends, default=len(data))
+    start, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
+    end = len(data) if end < 0 else end
+    inner = data.find(b"\r", place, end)
+    return max(start, data.rfind(b"\r", start, place) + 1), end if inner < 0 else inner
+
+
+def _is_exception(data: bytes, start: int, place: int, mark: bytes) -> bool:
+    """Whether the mark ends the name of an exception with which a process begins to speak."""
+    after = data[place + len(mark) : place + len(mark) + 1]
+    before = data[max(start, place - NAME) : place].rstrip(LETTERS)
+    return after in AFTER_NAME and (not before or before.endswith(BEFORE_NAME))
