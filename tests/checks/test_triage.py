@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -249,7 +250,7 @@ def test_gaps_are_those_of_a_slow_reading(seconds, block):
     gaps, found = Gaps(STALL), []
     for start in range(0, len(lines), block):
         found += [gap for *_, gap in gaps.found(b"".join(lines[start : start + block]))]
-    steps = [(after - before) % 86400 for before, after in zip(seconds, seconds[1:], strict=False)]
+    steps = [(after - before) % 86400 for before, after in pairwise(seconds)]
     assert found == [step for step in steps if STALL <= step < 43200]
 
 
