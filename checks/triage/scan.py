@@ -113,7 +113,7 @@ class _Scanner:
     def __init__(self, log: Log):
         self.observed = Observed(log)
         self._gaps = Gaps(STALL)
-        self._sieve = _sieve()
+        self._sieve: tuple[bool, Sieve] | None = None
         self._above = b""  # the end of the last chunk, for tracebacks
         self._looks: dict[Known, int] = {}
         self._dull = Remembered(DULL)  # what was said and means nothing, to be passed over the next time
@@ -135,6 +135,13 @@ class _Scanner:
             self._gap(data, place, seconds, chunk.line)
         self._above = (self._above + data)[-LOOK_BACK:]
 
+    def _sieve_for(self, data: bytes) -> Sieve:
+        """The sieve for what is next; made anew, from what the log now looks like, when the run has started."""
+        started = self.observed.phases.started
+        if self._sieve is None or self._sieve[0] != started:
+            self._sieve = started, Sieve(_texts(started), data)
+        return self._sieve[1]
+
     def _own_gaps(self, data: bytes) -> list[tuple[int, int]]:
         """Place after each gap, and its seconds. Steps have no time of their own: where one was printed is no gap."""
         found, last = self._gaps.found(data), self._gaps.last_place
@@ -150,9 +157,7 @@ class _Scanner:
         """Begin and end of each line with something in it, and what that is with its place."""
         start = end = -1
         kinds: dict[object, int] = {}
-        for place, kind in self._sieve.found(data):
-            if kind == "phase" and self.observed.phases.started:
-                continue
+        for place, kind in self._sieve_for(data).found(data):
             if place >= end:
                 if kinds:
                     yield start, end, kinds
@@ -181,7 +186,7 @@ class _Scanner:
             return
         if "error" in kinds:
             self.observed.errors.add(line, number)
-        if "phase" in kinds or "later phase" in kinds:
+        if "phase" in kinds:
             self.observed.phases.line(line.text)
         matching = [one for one in kinds if isinstance(one, Known) and one.signature.pattern.search(line.text)]
         if not matching and "error" not in kinds:
@@ -231,13 +236,17 @@ class _Scanner:
 
 
 @cache
-def _sieve() -> Sieve:
-    texts: list[tuple[str, object]] = [(one.literal, Known(one, row)) for one, row in problems.signatures()]
+def _known() -> tuple[Known, ...]:
+    return tuple(Known(signature, problem) for signature, problem in problems.signatures())
+
+
+def _texts(started: bool) -> list[tuple[str, object]]:
+    """What is looked for; while a run starts, its phases, too."""
+    texts: list[tuple[str, object]] = [(one.signature.literal, one) for one in _known()]
     texts += [(mark, mark.encode()) for mark in errors.MARKS]
     texts += [(mark, "error") for mark in errors.FATAL_MARKS]
-    texts += [(mark, "phase") for mark in STARTING_MARKS]
-    texts += [(mark, "later phase") for mark in LATER_MARKS]
-    return Sieve([*texts, (STEP.decode(), "step")])
+    texts += [(mark, "phase") for mark in (LATER_MARKS if started else (*STARTING_MARKS, *LATER_MARKS))]
+    return [*texts, (STEP.decode(), "step")]
 
 
 def _line_at(data: bytes, place: int) -> tuple[int, int]:

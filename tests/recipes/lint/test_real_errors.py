@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.training]
 
 @dataclass(frozen=True)
 class Case:
-    """A mistake: settings, the one rule that finds it and parts of what it says, lines of the real run's log, its row."""
+    """A mistake: settings, the one rule that finds it and parts of what it says, lines of its log, its row."""
 
     settings: tuple[str, ...]
     rule: str
