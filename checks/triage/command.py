@@ -6,9 +6,10 @@ from pathlib import Path
 from checks.listing import check_language
 from checks.problems import Problem, Text
 from checks.triage import advice, report
+from checks.triage.alive import silent_seconds
 from checks.triage.diagnosis import Diagnosis, diagnose
 from checks.triage.reading import Log
-from checks.triage.scan import scan
+from checks.triage.scan import Observed, scan
 
 LOG = "train.log"
 FOUND, NONE = 0, 3
@@ -18,7 +19,7 @@ Judge = Callable[[Path], dict[str, list[str]]]  # of a run directory: problem â†
 def run(log: str, also: Sequence[str], as_json: bool, language: str, judge: Judge | None = None) -> int:
     """Prints the diagnosis: 0 where a known problem was found, 3 where none. UserError for what cannot be read."""
     check_language(language)
-    diagnosis = diagnose([scan(Log(_log(name))) for name in (log, *also)])
+    diagnosis = diagnose([_scanned(name) for name in (log, *also)])
     advised = _advised(diagnosis, Path(log), judge)
     if as_json:
         print(report.as_json(diagnosis, advised, language))
@@ -27,10 +28,12 @@ def run(log: str, also: Sequence[str], as_json: bool, language: str, judge: Judg
     return FOUND if diagnosis.known else NONE
 
 
-def _log(name: str) -> str:
-    """The log of a run directory, else the name itself."""
+def _scanned(name: str) -> Observed:
+    """What a log says, or that of a run directory; with the latter, whether its run stands still now."""
     inside = Path(name) / LOG
-    return str(inside) if inside.is_file() else name
+    if not inside.is_file():
+        return scan(Log(name))
+    return scan(Log(str(inside)), silent_seconds(inside.parent, inside))
 
 
 def _advised(diagnosis: Diagnosis, log: Path, judge: Judge | None) -> dict[str, list[Text]]:

@@ -165,9 +165,10 @@ def _stalls(logs: Sequence[Observed]) -> list[Finding]:
             slow = "slow-loading" if "loading" in gap.phase else "stall"
             name = "stalled-compiling" if gap.compiling else slow
             minutes = gap.seconds // 60
+            where = ("since", "之后") if gap.open else ("before", "之前")
             seen = Text(
-                en=f"no line for {minutes} minutes before this one; phase: {gap.phase}",
-                zh=f"此行之前 {minutes} 分钟没有任何输出；阶段：{gap.phase}",
+                en=f"no line for {minutes} minutes {where[0]} this one; phase: {gap.phase}",
+                zh=f"此行{where[1]} {minutes} 分钟没有任何输出；阶段：{gap.phase}",
             )
             found.append(Finding(rows[name], "warning", seen, observed.log.name, gap.line))
     return found

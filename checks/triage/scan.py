@@ -73,6 +73,7 @@ class Gap:
     phase: str
     after_step: int  # number of steps that were printed before
     compiling: bool  # whether the last thing said was that an extension is being built
+    open: bool = False  # whether it still lasts; then `line` is the last one
 
 
 @dataclass
@@ -88,11 +89,13 @@ class Observed:
     processes: set[bytes] = field(default_factory=set)
 
 
-def scan(log: Log) -> Observed:
-    """Reads a log once. UserError where it cannot be read."""
+def scan(log: Log, silent: float | None = None) -> Observed:
+    """Reads a log once; `silent`: seconds since a run that is alive last wrote. UserError where it cannot be read."""
     scanner = _Scanner(log)
     for chunk in log.chunks():
         scanner.chunk(chunk)
+    if silent and silent >= STALL:
+        scanner.still_silent(int(silent))
     return scanner.observed
 
 
@@ -134,6 +137,13 @@ class _Scanner:
         for place, seconds in gaps:
             self._gap(data, place, seconds, chunk.line)
         self._above = (self._above + data)[-LOOK_BACK:]
+
+    def still_silent(self, seconds: int) -> None:
+        """Takes in that no line has come since the last one."""
+        observed = self.observed
+        compiling = COMPILING in self._above.rstrip().rpartition(b"\n")[2]
+        gap = Gap(seconds, observed.log.lines, observed.phases.now, len(observed.steps), compiling, open=True)
+        observed.gaps.append(gap)
 
     def _sieve_for(self, data: bytes) -> Sieve:
         """The sieve for what is next; made anew, from what the log now looks like, when the run has started."""

@@ -1,9 +1,12 @@
 """`invoke triage`: logs of all kinds in, the first cause out."""
 
+import fcntl
 import gzip
 import json
+import os
 import subprocess
 import sys
+import time
 from itertools import pairwise
 
 import pytest
@@ -240,6 +243,17 @@ def test_a_run_that_went_on_did_not_stall(write):
     assert [f.problem.id for f in told(write(step.format(1), *gap)).findings] == ["C24"]
     assert not told(write(step.format(1), *gap, step.format(2))).findings, "long answers take long"
     assert not told(write(at("12:00:00"), step.format(1), at("12:40:00"))).findings, "a step has no time of its own"
+
+
+def test_a_run_that_is_alive_and_silent(write, tmp_path, capsys):
+    log = write("Started a local Ray instance", "Training from scratch", "step:1 - critic/score/mean:0.5")
+    os.utime(log, (0, time.time() - 2400))
+    with (tmp_path / ".lock").open("w") as lock:
+        assert command.run(str(tmp_path), [], False, "en") == 3, "it has ended"
+        capsys.readouterr()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert command.run(str(tmp_path), [], False, "zh") == 0
+        assert "C24" in (shown := capsys.readouterr().out) and "此行之后 40 分钟没有任何输出；阶段：step 2" in shown
 
 
 @given(st.lists(st.integers(0, 86399), max_size=30), st.integers(1, 40))
