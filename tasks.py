@@ -93,9 +93,9 @@ def problems(_, problem, json=False, lang="en"):
 def triage(_, log, also=None, json=False, lang="en"):
     """Say what went wrong in a run: the first cause, with its line and what to do. Exit code 3: nothing known."""
     from checks.triage import command
-    from recipes.lint.run import by_problem
+    from recipes.lint.run import findings_of_run
 
-    return command.run(log, also or (), json, lang, by_problem)
+    return command.run(log, also or (), json, lang, findings_of_run)
 
 
 @command(help={"recipe": "name of a recipe"})

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from omegaconf import DictConfig
+
+from checks.findings import Finding
 from checks.listing import check_language
 from checks.problems import Problem, Text
 from checks.triage import advice, report
@@ -13,7 +16,7 @@ from checks.triage.scan import Observed, scan
 
 LOG = "train.log"
 FOUND, NONE = 0, 3
-Judge = Callable[[Path], dict[str, list[str]]]  # of a run directory: problem → what the linter says of it
+Judge = Callable[[Path], list[Finding]]  # what the linter says of the recipe in a run directory
 
 
 def run(log: str, also: Sequence[str], as_json: bool, language: str, judge: Judge | None = None) -> int:
@@ -42,9 +45,11 @@ def _advised(diagnosis: Diagnosis, log: Path, judge: Judge | None) -> dict[str, 
     config = advice.recipe_of(folder)
     if config is None or not diagnosis.findings:
         return {}
-    judged = judge(folder) if judge else {}
+    judged = judge(folder) if judge else []
     return {row.id: _changes(row, config, judged) for row in (finding.problem for finding in diagnosis.findings)}
 
 
-def _changes(row: Problem, config, judged: dict[str, list[str]]) -> list[Text]:
-    return [*advice.changes(row, config), *(Text(en=said, zh=said) for said in judged.get(row.id, []))]
+def _changes(row: Problem, config: DictConfig, judged: list[Finding]) -> list[Text]:
+    """The row's settings against the recipe, and what the linter's rules for it say with the recipe's numbers."""
+    said = [f"{one.message} → {one.remedy}  [{one.rule}]" for one in judged if one.rule in row.rules]
+    return [*advice.changes(row, config), *(Text(en=text, zh=text) for text in said)]

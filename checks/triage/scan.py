@@ -57,7 +57,10 @@ class Hit:
     sources: set[str] = field(default_factory=set)
     last_time: str = ""
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, number: int) -> None:
+        """Takes in that it was said again; what is said counts before source that a traceback shows."""
+        if self.first.text[:1].isspace() and not line.text[:1].isspace():
+            self.first, self.line = line, number
         self.times += line.times
         if len(self.sources) < PROCESSES:
             self.sources.add(line.source)
@@ -229,7 +232,7 @@ class _Scanner:
         hits = self.observed.hits
         if known not in hits:
             hits[known] = Hit(known.problem, known.signature, self.observed.log.name, number, line)
-        hits[known].add(line)
+        hits[known].add(line, number)
 
     def _step(self, step: dict) -> None:
         self.observed.phases.step(step["step"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from checks.findings import Finding
 from errors import UserError
 from recipes import rundir
 from recipes.compose import DEFAULT, verl_defaults
@@ -12,18 +13,14 @@ from recipes.lint import lint_facts
 from recipes.lint.facts import gather
 
 
-def by_problem(folder: Path) -> dict[str, list[str]]:
-    """Problem → the linter's messages with their remedies; nothing where the run's recipe cannot be judged."""
+def findings_of_run(folder: Path) -> list[Finding]:
+    """The linter's findings; none where the run's recipe cannot be judged."""
     config = OmegaConf.load(folder / rundir.CONFIG)
     matrix = _matrix(folder)
     try:
-        findings = lint_facts(gather(config, matrix, verl_defaults(matrix)))
+        return lint_facts(gather(config, matrix, verl_defaults(matrix)))
     except UserError:
-        return {}
-    said: dict[str, list[str]] = {}
-    for finding in findings:
-        said.setdefault(finding.problem, []).append(f"{finding.message} → {finding.remedy}  [{finding.rule}]")
-    return said
+        return []
 
 
 def _matrix(folder: Path) -> str:

@@ -189,6 +189,31 @@ def test_the_message_of_an_exception_may_have_several_lines(write):
     assert roles(told(write(*lines))) == [("F2", "cause")]
 
 
+def test_what_is_said_is_quoted_before_source_that_a_traceback_shows(write):
+    words = "Please set micro_batch_size or set use_flash_attn=True in config."
+    (finding,) = told(write(*DRIVER, f"    raise RuntimeError('{words}')", f"RuntimeError: {words}")).findings
+    assert (finding.problem.id, finding.line, finding.times) == ("F13", 5, 2)
+
+
+def test_a_traceback_is_that_of_the_same_process(write):
+    frame = "  File x, line 7, in compute_log_prob"
+    lines = ("(Dict pid=1) Traceback (most recent call last):", "(Dict pid={})" + frame, f"(Dict pid=1) {OOM}")
+    for process, problem in ((1, "S10"), (2, "D1")):
+        assert roles(told(write(*(line.format(process) for line in lines)))) == [(problem, "cause")]
+
+
+def test_a_traceback_over_two_blocks(write):
+    filler = [b"y" * 99 + b"\n"] * (BLOCK // 100)
+    lines = [
+        b"Traceback (most recent call last):\n",
+        b"  File x, line 7, in compute_log_prob\n",
+        *filler[:90],
+        f"{OOM}\n".encode(),
+    ]
+    for cut in (40, 60, 70):  # the block ends within the traceback
+        assert roles(told(write(*filler[cut:], *lines))) == [("S10", "cause")]
+
+
 def test_a_generic_fault_gives_way_to_what_says_more(write, capsys):
     kernel = "RuntimeError: NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507015"
     assert command.run(write(kernel), [], False, "en") == 0
@@ -348,12 +373,12 @@ def test_the_linter_speaks_of_the_same_recipe(tmp_path, write, capsys):
     from omegaconf import OmegaConf
 
     from recipes.compose import compose
-    from recipes.lint.run import by_problem
+    from recipes.lint.run import findings_of_run
 
     recipe = compose("smoke", ["data.train_batch_size=7"])
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(recipe.config))
     write("AssertionError: only support equal chunk. Got size of DataProto 7 and chunk 2.")
-    command.run(str(tmp_path), [], False, "en", by_problem)
+    command.run(str(tmp_path), [], False, "en", findings_of_run)
     assert "[sizes.mini-batch]" in capsys.readouterr().out
 
 
