@@ -113,7 +113,7 @@ def _lines(row: Problem, field: str, language: str) -> list[str]:
         return [f"--set {key}={shown(setting)}" for key, setting in value.items()]
     if field == "signatures":
         return [one.line + (f"  (under {one.frame})" if one.frame else "") for one in value]
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return [", ".join(value)] if value else []
     return [value] if value else []
 

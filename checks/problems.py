@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from checks import literal
+from checks.noise import is_noise
+from checks.rows import Line, Row, Text
 from errors import UserError
 
 TABLE = Path(__file__).with_name("problems.yaml")
-Line = Annotated[str, StringConstraints(min_length=1)]
 # cause        what its signature says is why a run failed or goes wrong
 # generic      a fault that many mistakes end in: says what to collect next
 # consequence  what other ranks and processes print after the first failure
@@ -21,20 +22,7 @@ Line = Annotated[str, StringConstraints(min_length=1)]
 Kind = Literal["cause", "generic", "consequence", "warning"]
 KINDS: tuple[Kind, ...] = ("cause", "generic", "consequence", "warning")
 
-
-class Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Text(Row):
-    """A text in both languages."""
-
-    en: Line
-    zh: Line
-
-    def said(self, language: str) -> str:
-        """The text in `en` or `zh`."""
-        return getattr(self, language)
+Settings = Annotated[dict[str, bool | int | float | str], Field(default_factory=dict)]
 
 
 class Signature(Row):
@@ -66,20 +54,20 @@ class Problem(Row):
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Z]\d+$")]
     kind: Kind = "cause"
-    matrices: Annotated[list[Literal["performance", "commercial", "cpu"]], Field(min_length=1)]
+    matrices: Annotated[tuple[Literal["performance", "commercial", "cpu"], ...], Field(min_length=1)]
     title: Text
     cause: Text
     remedy: Text
     introduced: str = ""
     fixed: str = ""
-    applies_if: list[Line] = []  # conditions on the recipe, KEY OP VALUE: all must hold
-    settings: dict[str, bool | int | float | str] = {}  # the keys that remove it, for `--set`
+    applies_if: tuple[Line, ...] = ()  # conditions on the recipe, KEY OP VALUE: all must hold
+    settings: Settings  # the keys that remove it, for `--set`
     source: Line
-    checks: list[Line] = []  # of `invoke doctor`
-    rules: list[Line] = []  # of `invoke lint`
-    patches: list[Line] = []
-    metrics: list[Line] = []  # of `invoke triage`, over a run's steps
-    signatures: list[Signature] = []
+    checks: tuple[Line, ...] = ()  # of `invoke doctor`
+    rules: tuple[Line, ...] = ()  # of `invoke lint`
+    patches: tuple[Line, ...] = ()
+    metrics: tuple[Line, ...] = ()  # of `invoke triage`, over a run's steps
+    signatures: tuple[Signature, ...] = ()
 
 
 @cache
@@ -104,6 +92,8 @@ def matching(lines: Iterable[str]) -> tuple[Problem, str] | None:
     for line in lines:
         for signature, problem in signatures():
             if signature.literal in line and not signature.frame and signature.pattern.search(line):
+                if is_noise(line):
+                    break
                 if problem.kind == "cause":
                     return problem, line.strip()
                 if problem.kind == "generic":

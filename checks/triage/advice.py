@@ -5,7 +5,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from checks import conditions
-from checks.problems import Problem, Text
+from checks.problems import Problem
+from checks.rows import Text
 from errors import UserError
 
 CONFIG = "config.yaml"

@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 
 from checks.findings import Finding
 from checks.listing import check_language
-from checks.problems import Problem, Text
+from checks.problems import Problem
+from checks.rows import Text
 from checks.triage import advice, report
 from checks.triage.alive import silent_seconds
 from checks.triage.diagnosis import Diagnosis, diagnose

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from checks import problems
-from checks.problems import Problem, Text
+from checks.problems import Problem
+from checks.rows import Text
 from checks.triage import errors, metric_rules
 from checks.triage.errors import Cause
 from checks.triage.scan import Hit, Observed

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
-from checks.problems import Text
+from checks.rows import Text
 
 Steps = Sequence[dict]
 FEW = 3  # steps at each end that are compared

@@ -3,7 +3,7 @@
 import json
 
 from checks.phases import FIRST
-from checks.problems import Text
+from checks.rows import Text
 from checks.triage.diagnosis import Diagnosis, Finding
 from checks.triage.scan import Observed
 

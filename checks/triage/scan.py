@@ -8,6 +8,7 @@ from functools import cache
 
 from checks import problems
 from checks.console import parse
+from checks.noise import is_noise
 from checks.phases import LATER_MARKS, STARTING_MARKS, Phases
 from checks.problems import KINDS, Problem, Signature
 from checks.triage import errors
@@ -15,7 +16,6 @@ from checks.triage.cleaning import Line, clean
 from checks.triage.clock import Gaps
 from checks.triage.errors import Errors
 from checks.triage.metric_rules import is_watched
-from checks.triage.noise import is_noise
 from checks.triage.reading import Chunk, Log
 from checks.triage.sieve import Sieve
 

@@ -74,6 +74,7 @@ def test_the_cause_comes_before_what_follows_from_it():
     lines = ["EI0002: a rank waits", "NPU out of memory. Tried to allocate 2.00 GiB", "Connection reset by peer"]
     assert problems.matching(lines)[0].id == "D1"
     assert problems.matching(["all is well"]) is None
+    assert problems.matching(["Failed to import from vllm._C with ImportError(\"No module named 'vllm._C'\")"]) is None
     assert problems.matching(["cudagraph_capture_sizes must be a list, but got [1]"]) is None, "only a warning"
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checks import literal, problems
-from checks.triage import noise
+from checks import literal, noise, problems
 from checks.triage.diagnosis import diagnose
 from checks.triage.reading import Log
 from checks.triage.scan import scan

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter
 
-from checks.problems import Line, Row
+from checks.rows import Line, Row
 
 TABLE = Path(__file__).with_name("noise.yaml")
 
