@@ -9,6 +9,7 @@ import errno
 import functools
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from invoke import Exit, ParseError, Program, task
 from errors import UserError
 
 ROOT = Path(__file__).resolve().parent
+ID = re.compile(r"[A-Za-z]\d+")  # of a row of the table of problems
 
 
 class CommandLine(Program):
@@ -31,11 +33,20 @@ class CommandLine(Program):
 
     def parse_tasks(self) -> None:
         with _bad_arguments():
+            self.core.unparsed = _filled(self.core.unparsed)
             super().parse_tasks()
 
     def parse_cleanup(self) -> None:
         with _bad_arguments():
             super().parse_cleanup()
+
+
+def _filled(words: list[str]) -> list[str]:
+    """The words with an empty text for a positional argument that may be left out: invoke knows required ones only."""
+    if words[:1] != ["problems"] or any(ID.fullmatch(word) for word in words[1:]):
+        return words
+    following = words[1:2]
+    return words if following and not following[0].startswith("-") else ["problems", "", *words[1:]]
 
 
 @contextlib.contextmanager

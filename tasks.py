@@ -87,6 +87,38 @@ def lint(_, recipe="", matrix=None, nodes=NODES, set=None, json=False):
     return report.run(recipe, matrix, nodes, set, json)
 
 
+LANGUAGE = "en or zh"
+
+
+@command(
+    positional=["problem"],
+    help={"problem": "id of a row, as F3; left out, all", "json": "one JSON document", "lang": LANGUAGE},
+)
+def problems(_, problem, json=False, lang="en"):
+    """Show the table of known problems, or one of them in full."""
+    from checks import listing
+
+    return listing.show(problem, json, lang)
+
+
+@command(
+    positional=["log"],
+    iterable=["also"],
+    help={
+        "log": "a log, plain or gzipped, a run directory, or - for standard input",
+        "also": "a further log of the same run; can be repeated",
+        "json": "one JSON document",
+        "lang": LANGUAGE,
+    },
+)
+def triage(_, log, also=None, json=False, lang="en"):
+    """Say what went wrong in a run: the first cause, with its line and what to do. Exit code 3: nothing known."""
+    from checks.triage import command
+    from recipes.lint.run import findings_of_run
+
+    return command.run(log, also or (), json, lang, findings_of_run)
+
+
 @command(help={"recipe": "name of a recipe"})
 def data(_, recipe=""):
     """Make and verify a recipe's dataset."""
@@ -225,6 +257,6 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, lint, doctor, data, weights, lock, test, bench)
+namespace = Collection(train, lint, doctor, triage, problems, data, weights, lock, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
 namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from checks.triage import bench as long_log
 from errors import UserError
 from recipes import command, metrics, prepare
 from recipes.compose import FOLDER, HOME, compose
@@ -37,8 +38,7 @@ class Figure:
 
 def bench(recipe: str, steps: int, rounds: int) -> int:
     """Measures and prints a table; `steps` 0 leaves the trainings out. The exit code is 0 whatever the figures are."""
-    figures = [listing(rounds), start(recipe, rounds)]
-    figures += [facts(rounds), doctor(rounds)]
+    figures = [listing(rounds), start(recipe, rounds), facts(rounds), doctor(rounds), triage()]
     if steps:
         figures.append(overhead(recipe, steps))
     table = Table("what", "measured", "target", "", box=None, pad_edge=False)
@@ -100,6 +100,23 @@ def _costs(name: str, arguments: list[str], rounds: int, target: float) -> Figur
         memory = max(memory, used.ru_maxrss >> 10)
     median = statistics.median(times)
     return Figure(name, f"{median:.2f} s, {memory} MB of memory", f"≤ {target} s", median <= target)
+
+
+def triage(size: int = 10**9) -> Figure:
+    """`invoke triage` of a log of `size` bytes, with the memory it takes, against grep for the same signatures."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "train.log")
+        long_log.write(log, size)
+        began = time.perf_counter()
+        process = subprocess.Popen([*INVOKE, str(HOME), "triage", str(log)], stdout=subprocess.DEVNULL, cwd=HOME)
+        _, status, used = os.wait4(process.pid, 0)
+        ours, began = time.perf_counter() - began, time.perf_counter()
+        long_log.count_with_grep(log)
+        grep = time.perf_counter() - began
+    megabytes = used.ru_maxrss / 1024
+    measured = f"{ours:.1f} s, {megabytes:.0f} MB of memory (grep -cE: {grep:.1f} s)"
+    met = os.waitstatus_to_exitcode(status) == 0 and ours < 30 * size / 10**9 and megabytes < 300
+    return Figure(f"triage of {size / 10**9:g} GB", measured, "< 30 s, < 300 MB", met)
 
 
 def overhead(recipe: str, steps: int) -> Figure:

@@ -1,7 +1,6 @@
 """`invoke train`: compose, check, launch, watch, and say how it went."""
 
 import contextlib
-import importlib.util
 import json
 import shlex
 import shutil
@@ -117,9 +116,8 @@ def _report_failure(status: int, run: rundir.RunDir, offset: int) -> int:
         place = f"line {before + cause.line} of {run.log.name}" + (f", said by {cause.source}" if cause.source else "")
         print(f"last error: {cause.text}\n  ({place})")
     log = shlex.quote(str(run.log))
-    known = importlib.util.find_spec("checks.triage")
     print(f"run directory: {run.path}")
-    print(f"next: invoke triage {log}" + ("" if known else f"  (not in this version yet; until then: less {log})"))
+    print(f"next: invoke triage {log}")
     return 1
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from checks.phases import Phases
 from recipes import metrics, stacks, view
 from recipes.launch import Launched
-from recipes.phases import Phases
 from recipes.rundir import RunDir, explained
 
 POLL_SECONDS = 0.1

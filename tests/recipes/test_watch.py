@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from checks.phases import FIRST, LAST, Phases
 from errors import UserError
 from recipes import guard, launch, metrics, rundir, stacks, view, watch
 from recipes import scratch as scratch_folder
-from recipes.phases import FIRST, LAST, Phases
 
 LINES = [
     "2025-01-01 10:00:00,000\tINFO worker.py:1843 -- Started a local Ray instance.",

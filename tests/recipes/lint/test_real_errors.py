@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import matrix as matrices
+from checks.triage.diagnosis import diagnose
+from checks.triage.reading import Log
+from checks.triage.scan import scan
 from recipes import metrics, prepare, train
 from recipes.compose import INSTALLED, compose
 from recipes.lint import lint
@@ -25,12 +28,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.training]
 
 @dataclass(frozen=True)
 class Case:
-    """A mistake: settings, the one rule that finds it and parts of what it says, lines of the real run's log."""
+    """A mistake: settings, the one rule that finds it and parts of what it says, lines of its log, its row."""
 
     settings: tuple[str, ...]
     rule: str
     said: tuple[str, ...]
     errors: tuple[str, ...]
+    problem: str
 
 
 THREE_DEVICES = ("trainer.n_gpus_per_node=3", "data.train_batch_size=6", f"{ACTOR}.ppo_mini_batch_size=6")
@@ -40,12 +44,14 @@ CASES = {
         "sizes.micro-batch",
         ("8 × n 8 = 64", "dp 1 × micro-batch 5 = 5", "a rest of 4"),
         ("AssertionError: real_train_batch_size (64) must be divisible by minimal possible batch size (5)",),
+        "S7",
     ),
     "layers": Case(
         (*THREE_DEVICES, f"{MEGATRON}.pipeline_model_parallel_size=3"),
         "sizes.layers",
         ("4 layers over 3 stages of pp 3",),
         ("AssertionError: num_layers should be divisible by pipeline_model_parallel_size",),
+        "E4",
     ),
     "experts": Case(
         (*THREE_DEVICES, f"{MEGATRON}.pipeline_model_parallel_size=1", f"{MEGATRON}.expert_model_parallel_size=3"),
@@ -53,12 +59,14 @@ CASES = {
         ("expected a divisor of the 8 experts, found 3",),
         ("    assert self.config.num_moe_experts % self.expert_parallel_size == 0",  # it has no words of its own
          "AssertionError:  when instantiating MoELayer"),
+        "E4",
     ),
     "key": Case(
         (f"+{ACTOR}.ppo_minibatch_size=8",),
         "keys",
         (f"{ACTOR}.ppo_minibatch_size: expected a key of verl", f"nearest keys: {ACTOR}.ppo_mini_batch_size"),
         ("TypeError: McoreActorConfig.__init__() got an unexpected keyword argument 'ppo_minibatch_size'",),
+        "E1",
     ),
     "tokens": Case(
         (f"{MEGATRON}.pipeline_model_parallel_size=1", f"{MEGATRON}.context_parallel_size=2",
@@ -67,6 +75,7 @@ CASES = {
         ("20 × cp 2 = 40", "prompt + response = 48"),
         ("AssertionError: max_token_len must be greater than the sequence length. Got max_token_len=40 and "
          "max_seq_len=48",),
+        "E21",
     ),
 }  # fmt: skip
 
@@ -104,3 +113,5 @@ def fails(case: Case, folder: Path) -> None:
     assert not (folder / "metrics.jsonl").read_text(), "no step is complete"
     for error in case.errors:
         assert error in log, "\n".join(log[-100:])
+    told = diagnose([scan(Log(str(folder / "train.log")))])
+    assert (told.findings[0].problem.id, told.findings[0].role) == (case.problem, "cause")

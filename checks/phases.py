@@ -13,6 +13,22 @@ STARTING = [
     (re.compile(r"Load from checkpoint folder|Resuming from"), "loading the checkpoint"),
     (re.compile(r"Training from scratch|Training Progress"), "first step"),
 ]
+# One of these stands in every line that begins a phase: of the start, or later.
+STARTING_MARKS = (
+    "Started a local Ray instance",
+    "TaskRunner hostname:",
+    "Total training steps:",
+    "config after override",
+    "checkpoint",
+    "weights",
+    "load from dist",
+    "start load",
+    "apturing",
+    "Resuming from",
+    "Training from scratch",
+    "Training Progress",
+)
+LATER_MARKS = ("local_global_step_folder:", "not registered within the timeout")
 SAVING = re.compile(r"local_global_step_folder:")
 # Ray tries again for ever, and the run hangs. Read in ray 2.46's raylet (worker_pool.cc).
 NO_WORKERS = re.compile(r"workers? of the worker process.* ha(?:s|ve) not registered within the timeout")
@@ -28,6 +44,11 @@ class Phases:
         self._total = total
         self._reached = 0
         self._late = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether the phases of the start are over."""
+        return self._reached == len(STARTING)
 
     def line(self, text: str) -> None:
         """Takes in a line that is no step."""
