@@ -29,7 +29,7 @@ def _version(case: Case) -> str:
 
 @check("cann.installed", "CANN is installed", "CANN 已安装", problem="B4")
 def installed(case: Case) -> Iterator[Fault]:
-    if not _toolkits(case) and not case.facts.has("cann/sourced/version"):
+    if not _toolkits(case) and case.facts.absent("cann/sourced/version"):
         wanted = case.component("cann").version
         yield Fault(
             f"CANN {wanted}",
@@ -74,7 +74,7 @@ def known(case: Case) -> Iterator[Fault]:
     problem="B4",
 )
 def sourced(case: Case) -> Iterator[Fault]:
-    if not case.facts.has("cann/sourced/version"):
+    if case.facts.absent("cann/sourced/version"):
         home = case.facts.env("ASCEND_HOME_PATH")
         found = NONE if home is None else Text(f"{home}, which holds no toolkit", f"{home}（无 toolkit）")
         yield Fault("ASCEND_HOME_PATH", found, SET_TOOLKIT)
@@ -117,7 +117,7 @@ def machine(case: Case) -> Iterator[Fault]:
 )
 def kernels(case: Case) -> Iterator[Fault]:
     wanted = KERNELS[generation(case.facts)]
-    found = case.facts.texts("cann/kernels") if case.facts.has("cann/kernels") else []
+    found = [] if case.facts.absent("cann/kernels") else case.facts.texts("cann/kernels")
     if wanted not in found:
         package = {"ascend910b": "910b", "ascend910_93": "A3"}[wanted]
         yield Fault(
@@ -142,7 +142,7 @@ def kernels_version(case: Case) -> Iterator[Fault]:
 
 @check("cann.nnal", "NNAL is installed", "NNAL 已安装", problem="A1")
 def nnal(case: Case) -> Iterator[Fault]:
-    if not case.facts.has("cann/nnal/version"):
+    if case.facts.absent("cann/nnal/version"):
         wanted = case.component("cann").version
         yield Fault(f"NNAL {wanted}", NONE, f"./Ascend-cann-nnal_{wanted}_linux-….run --install")
 

@@ -43,6 +43,14 @@ class Facts:
         except Missing:
             return False
 
+    def absent(self, path: str) -> bool:
+        """Whether there is nothing at a path. Missing where its subject was not read at all, or not in time."""
+        self.at(path.partition("/")[0])
+        why = self.why(path)
+        if "not read within" in why or "did not end within" in why:
+            raise Missing(why)
+        return not self.has(path)
+
     def why(self, path: str) -> str:
         """Why there is nothing at a path; empty where there is."""
         try:

@@ -210,5 +210,5 @@ def writable(case: Case) -> Iterator[Fault]:
 def compilers(case: Case) -> Iterator[Fault]:
     """MindSpeed 35da6ac builds its operators by torch's cpp_extension, which asks for g++ and ninja."""
     for name, package in (("g++", "g++"), ("ninja", "ninja-build")):
-        if not case.facts.has(f"tools/{name}"):
+        if case.facts.absent(f"tools/{name}"):
             yield Fault(name, Text("none", "未找到"), f"apt-get install {package}")

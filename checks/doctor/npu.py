@@ -74,7 +74,7 @@ def present(case: Case) -> Iterator[Fault]:
 
 @check("npu.driver", "the driver is installed", "驱动已安装", problem="B1")
 def driver(case: Case) -> Iterator[Fault]:
-    if not case.facts.has("npu/driver/release"):
+    if case.facts.absent("npu/driver/release"):
         inside = case.facts.has("container/kind")
         mount = "docker run -v /usr/local/Ascend/driver:/usr/local/Ascend/driver:ro …"
         install = f"./Ascend-hdk-…-driver_{case.component('hdk').version}_linux-{_machine(case)}.run --full"

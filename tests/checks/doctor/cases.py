@@ -208,7 +208,7 @@ CASES = (
     Broken("ray.leftovers", {"ray/daemons": [RAYLET]}, "raylet 99"),
     Broken("ray.address", env("RAY_ADDRESS", "10.10.0.50:6379"), "10.10.0.50:6379"),
     Broken("ray.port", {"network/held_ports": [6379]}, "another program"),
-    Broken("ray.socket-path", env("RAY_TMPDIR", "/work/somebody/with/a/long/path/tmp"), "/work/somebody"),
+    Broken("ray.socket-path", env("RAY_TMPDIR", "/srv/somebody/with/a/long/path/tmp"), "/srv/somebody"),
     Broken("ray.environment", {"ray/daemons": [{**RAYLET, "sourced": False}]}, "raylet 99 without it"),
     # environment
     Broken("environment.task-queue", {}, "launch.env.TASK_QUEUE_ENABLE: 2", values=recipe_env(TASK_QUEUE_ENABLE=2)),

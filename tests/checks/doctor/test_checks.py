@@ -93,6 +93,23 @@ def test_what_cannot_be_told_is_not_denied():
     assert found.status == "unknown" and "not read within 15 s" in found.reason.en
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("host.compilers", "tools"),
+        ("host.compilers", "tools/g++"),
+        ("npu.driver", "npu/driver"),
+        ("cann.installed", "cann"),
+        ("cann.sourced", "cann/sourced"),
+        ("cann.nnal", "cann"),
+        ("cann.kernels", "cann/kernels"),
+    ],
+)
+def test_what_was_not_read_in_time_is_not_called_absent(name, place):
+    found = result(name, case("fit-a2-host", {place: {"unknown": "not read within 15 s"}}))
+    assert found.status in ("unknown", "skip") and not found.faults
+
+
 def test_the_matrix_of_machines_without_npus_finds_nothing_there():
     assert {one.status for one in judge(case("no-npu", matrix="cpu"), doctor.CHECKS)} <= {"pass", "skip"}
 

