@@ -35,7 +35,7 @@ class Sieve:
         """Place in the block, and what is known of the text that stands there, in the order of the lines."""
         for place in self._places(data):
             for text, offset, known in self._candidates.get(data[place : place + GRAM], ()):
-                if data.startswith(text, place - offset) and place >= offset:
+                if data.startswith(text, place - offset):
                     yield place - offset, known
 
     def _places(self, data: bytes) -> list[int]:

@@ -50,11 +50,13 @@ def test_lint_rules_and_patches_are_those_of_the_rows():
     assert {patch for row in ROWS for patch in row.patches} == {patch.id for patch in catalogue.every()}
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("checks.doctor"), reason="checks/doctor is not here")
+@pytest.mark.skipif(not importlib.util.find_spec("checks.doctor"), reason="there is no checks/doctor")
 def test_checks_of_the_doctor_are_those_of_the_rows():
     from checks.doctor.registry import CHECKS
 
-    assert {check for row in ROWS for check in row.checks} <= {check.id for check in CHECKS}
+    named = {(row.id, check) for row in ROWS for check in row.checks}
+    assert {(check.problem, check.id) for check in CHECKS if check.problem} <= named
+    assert {check for _, check in named} <= {check.id for check in CHECKS}
 
 
 def test_a_signature_has_no_alternatives_and_a_literal_to_look_for():
