@@ -2,9 +2,10 @@
 
 config.yaml    the composed recipe         command         what was started, for a shell
 env.json       its environment             matrix.json     the versions it asks for
-facts.json     the machine it ran on       train.log       all that the run printed
-metrics.jsonl  one object a step           trace/          operator calls of the emulated devices
-checkpoints/   verl's                      ray-logs/       Ray's own logs, after a failure
+patches.json   those on its packages       facts.json      the machine it ran on
+train.log      all that the run printed    metrics.jsonl   one object a step
+trace/         operator calls of the emulated devices      checkpoints/   verl's
+ray-logs/      Ray's own logs, after a failure
 """
 
 import errno
@@ -23,6 +24,7 @@ from errors import UserError, unwritable
 from recipes.compose import HOME
 
 CONFIG, COMMAND, ENVIRONMENT, MATRIX, FACTS = "config.yaml", "command", "env.json", "matrix.json", "facts.json"
+PATCHES = "patches.json"
 LOG, METRICS, LOCK = "train.log", "metrics.jsonl", ".lock"
 
 

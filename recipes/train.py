@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 import matrix as matrices
 from checks import secrets
 from errors import UserError
+from patches import journal, places
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
 from recipes.compose import DEFAULT, Recipe, compose
 from recipes.order import Order
@@ -149,6 +150,7 @@ def _description(recipe: Recipe, chosen: matrices.Matrix) -> dict[str, str]:
     return {
         rundir.CONFIG: OmegaConf.to_yaml(recipe.config),
         rundir.MATRIX: rundir.as_json(json.loads(chosen.model_dump_json())),
+        rundir.PATCHES: rundir.as_json({"applied": journal.load(places.place(None).home).patches}),
     }
 
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -178,6 +179,10 @@ Options for_gloo(Options options, const Tensors& tensors) {
   return options;
 }
 
+bool of_one_size(const Tensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& one) { return one.sizes() == tensors[0].sizes(); });
+}
+
 class ProcessGroupHccl final : public c10d::Backend {
  public:
   std::string name(int rank) const {
@@ -240,6 +245,9 @@ class ProcessGroupHccl final : public c10d::Backend {
       if (!host_outputs[i].empty() && host_inputs[i].numel() == host_outputs[i][0].numel()) {
         host_inputs[i] = host_inputs[i].reshape(host_outputs[i][0].sizes());
       }
+    }
+    if (!host_outputs.empty() && !of_one_size(host_outputs.back())) {
+      return keep(allgather_uneven(host_outputs.back(), host_inputs.back(), options), issued);
     }
     return keep(gloo_->allgather(host_outputs, host_inputs, options), issued);
   }
@@ -376,6 +384,26 @@ class ProcessGroupHccl final : public c10d::Backend {
       races::record_stream(tensor.storage().data_ptr(), own);
     }
     return {races::record(own), device};
+  }
+
+  // Results of different sizes, also empty ones, which gloo refuses: torch_npu 2.7.1 gathers them by HcclAllGatherV, or by
+  // a broadcast from each rank (v7.2.0-pytorch2.7.1, ProcessGroupHCCL.cpp:4384).
+  WorkPtr allgather_uneven(Tensors& outputs, const Tensor& input, const c10d::AllgatherOptions& options) {
+    TORCH_CHECK(outputs.size() == static_cast<size_t>(getSize()) && outputs[getRank()].numel() == input.numel(),
+                "all_gather: expected ", getSize(), " tensors, that of this rank with ", input.numel(),
+                " elements as its input");
+    outputs[getRank()].copy_(input.view(outputs[getRank()].sizes()));
+    c10d::BroadcastOptions broadcast;
+    broadcast.timeout = options.timeout;
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < getSize(); ++rank) {
+      if (outputs[rank].numel() > 0) {
+        Tensors one{outputs[rank]};
+        broadcast.rootRank = rank;
+        works.push_back(gloo_->broadcast(one, broadcast));
+      }
+    }
+    return c10::make_intrusive<CoalescedWork>(std::move(works));
   }
 
   WorkPtr keep(WorkPtr work, const Issued& issued) {

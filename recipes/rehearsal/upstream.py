@@ -9,7 +9,7 @@ from pathlib import Path
 
 from errors import UserError
 from matrix import Matrix
-from patches import journal
+from patches import journal, places
 
 # Folder of a checkout, the matrix's component, and a package in it that shows that it is one. In the order of the path.
 REPOSITORIES = {
@@ -61,8 +61,7 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
     label = (
         f"NOT the commits of matrix {matrix.name} (--any-commit)" if faults else f"matrix {matrix.name}, checked out"
     )
-    if known.patches:
-        label += f", with {len(known.patches)} patches ({', '.join(known.patches)})"
+    label += _patched(known)
     packages = root / PACKAGES
     folders = [*([packages] if packages.is_dir() else []), *found.values()]
     others = _versions(("vllm", "torch", "transformers")) | _packages(packages)
@@ -72,7 +71,13 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
 
 def installed() -> Stack:
     """The packages of this environment."""
-    return Stack((), _versions(INSTALLED), "the installed packages")
+    known = journal.load(places.place(None).home)
+    return Stack((), _versions(INSTALLED), "the installed packages" + _patched(known))
+
+
+def _patched(known: journal.Journal) -> str:
+    names = known.patches
+    return f", with {len(names)} patch{'es' * (len(names) > 1)} ({', '.join(names)})" if names else ""
 
 
 def _packages(folder: Path) -> dict[str, str]:

@@ -141,6 +141,23 @@ def _(group, device):
     return parts
 
 
+def gathered_uneven(*sizes):
+    """Rank r gives r + 1 times `size[r]` ones; gloo takes tensors of one size only."""
+    parts = [torch.zeros(size, 2, device=f"npu:{rank}") for size in sizes]
+    dist.all_gather(parts, torch.full((sizes[rank], 2), rank + 1.0, device=f"npu:{rank}"))
+    assert [part.tolist() for part in parts] == [[[of + 1.0] * 2] * size for of, size in enumerate(sizes)], parts
+
+
+@case("all_gather, uneven")
+def _():
+    gathered_uneven(3, 1)
+
+
+@case("all_gather, uneven and empty")
+def _():
+    gathered_uneven(0, 2)
+
+
 @case("all_gather of no dimensions")
 def _():
     parts = [torch.empty(1, device=f"npu:{rank}") for _ in range(size)]

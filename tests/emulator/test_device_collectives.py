@@ -22,7 +22,9 @@ def outcomes():
 CASES = [
     "all_reduce", "all_reduce, bfloat16 maximum", "all_reduce, average", "all_reduce, truth values",
     "all_reduce, integers", "all_reduce of a view", "all_reduce, asynchronous average", "all_reduce_coalesced",
-    "broadcast", "reduce", "reduce, average", "all_gather", "all_gather of no dimensions", "all_gather_into_tensor",
+    "broadcast", "reduce", "reduce, average", "all_gather", "all_gather of no dimensions",
+    "all_gather, uneven", "all_gather, uneven and empty",
+    "all_gather_into_tensor",
     "all_gather_into_tensor, coalesced", "gather", "scatter", "reduce_scatter", "reduce_scatter, uneven",
     "reduce_scatter_tensor",
     "reduce_scatter_tensor, average", "all_to_all_single", "all_to_all_single, uneven", "all_to_all", "send and recv",

@@ -97,6 +97,7 @@ def test_a_run_leaves_everything_in_its_directory_and_nothing_elsewhere(recipe, 
     assert first["response_length/mean"] == 12.5 and first["actor/lr"] == 1e-06
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["total_training_steps"] == 6
     assert json.loads((folder / "matrix.json").read_text())["name"] == "cpu"
+    assert json.loads((folder / "patches.json").read_text()) == {"applied": []}
     environment = (folder / "env.json").read_text()
     assert "hush-hush" not in environment and json.loads(environment)["WANDB_API_KEY"] == "(redacted)"
     assert "step:6 -" in (folder / "train.log").read_text()

@@ -90,7 +90,7 @@ def test_it_learns(smoke):
 
 
 def test_the_run_directory_is_complete(smoke):
-    for name in ("config.yaml", "command", "env.json", "matrix.json", "facts.json", "train.log"):
+    for name in ("config.yaml", "command", "env.json", "matrix.json", "patches.json", "facts.json", "train.log"):
         assert (smoke.folder / name).stat().st_size > 0, name
     assert [step["step"] for step in smoke.steps] == list(range(1, 21))
     assert (smoke.folder / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "20"
