@@ -26,7 +26,6 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """For the two workers of `invoke test`: one makes the runs first, one after the other; the rest goes by file."""
     for item in items:
