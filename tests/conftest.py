@@ -26,9 +26,10 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the worker looks for groups
 def pytest_collection_modifyitems(items):
     """For the two workers of `invoke test`: one makes the runs first, one after the other; the rest goes by file."""
     for item in items:
-        name = "runs" if item.get_closest_marker("training") else str(item.path)
+        name = "runs" if item.get_closest_marker("training") else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: item.get_closest_marker("training") is None)
