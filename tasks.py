@@ -43,6 +43,9 @@ def train(
     return train(Order(recipe, matrix, nodes, set or (), run_dir, rehearse, root, any_commit, dry_run))
 
 
+LANGUAGE = "en or zh"
+
+
 @command(
     iterable=["facts"],
     help={
@@ -52,7 +55,7 @@ def train(
         "cluster": "every node of the Ray cluster that runs, one by one and against each other",
         "deep": "small programs on the device too (a minute)",
         "json": "one JSON document",
-        "lang": "en or zh",
+        "lang": LANGUAGE,
     },
 )
 def doctor(
@@ -85,9 +88,6 @@ def lint(_, recipe="", matrix=None, nodes=NODES, set=None, json=False):
     from recipes.lint import report
 
     return report.run(recipe, matrix, nodes, set, json)
-
-
-LANGUAGE = "en or zh"
 
 
 @command(

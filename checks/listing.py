@@ -7,9 +7,9 @@ from pathlib import Path
 from checks import problems
 from checks.conditions import shown
 from checks.problems import Problem
+from checks.words import LANGUAGES, check_language
 from errors import UserError
 
-LANGUAGES = ("en", "zh")
 BEGIN, END = "<!-- problems: made by python -m checks.listing -->", "<!-- end of problems -->"
 READMES = {"en": "README.md", "zh": "README.zh.md"}
 
@@ -51,12 +51,6 @@ def show(problem: str, as_json: bool, language: str) -> int:
     else:
         _show_all(rows, language)
     return 0
-
-
-def check_language(language: str) -> None:
-    """UserError for a language that there is no text in."""
-    if language not in LANGUAGES:
-        raise UserError(f"--lang {language}: expected one of {', '.join(LANGUAGES)}")
 
 
 def means(row: Problem) -> list[str]:

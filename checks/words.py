@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from errors import UserError
+
 LANGUAGES = ("en", "zh")
 
 
@@ -13,6 +15,12 @@ class Text(NamedTuple):
 
 
 Words = str | Text  # plain where it reads the same in both: versions, names, commands
+
+
+def check_language(language: str) -> None:
+    """UserError for a language that there are no words in."""
+    if language not in LANGUAGES:
+        raise UserError(f"--lang {language}: expected one of {', '.join(LANGUAGES)}")
 
 
 def say(words: Words, language: str = "en") -> str:

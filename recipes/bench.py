@@ -36,6 +36,15 @@ class Figure:
     met: bool
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: time, the most memory that it held, and its exit status."""
+
+    seconds: float
+    megabytes: float
+    status: int
+
+
 def bench(recipe: str, steps: int, rounds: int) -> int:
     """Measures and prints a table; `steps` 0 leaves the trainings out. The exit code is 0 whatever the figures are."""
     figures = [listing(rounds), start(recipe, rounds), facts(rounds), doctor(rounds), triage()]
@@ -90,16 +99,19 @@ def doctor(rounds: int) -> Figure:
 
 def _costs(name: str, arguments: list[str], rounds: int, target: float) -> Figure:
     """Seconds and memory of a command, the median and the most."""
-    times, memory = [], 0
-    for _ in range(rounds):
-        began = time.perf_counter()
-        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=HOME)
-        _, status, used = os.wait4(process.pid, 0)
-        times.append(time.perf_counter() - began)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        memory = max(memory, used.ru_maxrss >> 10)
-    median = statistics.median(times)
-    return Figure(name, f"{median:.2f} s, {memory} MB of memory", f"≤ {target} s", median <= target)
+    costs = [_cost(arguments) for _ in range(rounds)]
+    median, memory = statistics.median(cost.seconds for cost in costs), max(cost.megabytes for cost in costs)
+    return Figure(name, f"{median:.2f} s, {memory:.0f} MB of memory", f"≤ {target} s", median <= target)
+
+
+def _cost(arguments: list[str]) -> Cost:
+    """What a command takes, its output thrown away."""
+    began = time.perf_counter()
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=HOME)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)  # Popen is not to wait for it again
+    return Cost(seconds, used.ru_maxrss / 1024, process.returncode)
 
 
 def triage(size: int = 10**9) -> Figure:
@@ -107,15 +119,11 @@ def triage(size: int = 10**9) -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "train.log")
         long_log.write(log, size)
-        began = time.perf_counter()
-        process = subprocess.Popen([*INVOKE, str(HOME), "triage", str(log)], stdout=subprocess.DEVNULL, cwd=HOME)
-        _, status, used = os.wait4(process.pid, 0)
-        ours, began = time.perf_counter() - began, time.perf_counter()
+        ours, began = _cost([*INVOKE, str(HOME), "triage", str(log)]), time.perf_counter()
         long_log.count_with_grep(log)
         grep = time.perf_counter() - began
-    megabytes = used.ru_maxrss / 1024
-    measured = f"{ours:.1f} s, {megabytes:.0f} MB of memory (grep -cE: {grep:.1f} s)"
-    met = os.waitstatus_to_exitcode(status) == 0 and ours < 30 * size / 10**9 and megabytes < 300
+    measured = f"{ours.seconds:.1f} s, {ours.megabytes:.0f} MB of memory (grep -cE: {grep:.1f} s)"
+    met = ours.status == 0 and ours.seconds < 30 * size / 10**9 and ours.megabytes < 300
     return Figure(f"triage of {size / 10**9:g} GB", measured, "< 30 s, < 300 MB", met)
 
 

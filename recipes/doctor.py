@@ -18,7 +18,7 @@ from checks.doctor import document, report, verdict
 from checks.doctor.check import Case, PatchState
 from checks.doctor.document import Facts
 from checks.doctor.verdict import Result
-from checks.words import LANGUAGES, Text, say
+from checks.words import Text, check_language, say
 from errors import UserError, unwritable
 from recipes import emulated, keys, rundir
 from recipes.compose import DEFAULT, INSTALLED, Recipe, compose, verl_defaults
@@ -65,8 +65,7 @@ class Judged:
 
 def run(asked: Asked) -> int:
     """Collects, judges, prints; 1 where something must be fixed. UserError for bad arguments and unreadable files."""
-    if asked.language not in LANGUAGES:
-        raise UserError(f"--lang {asked.language}: expected one of {', '.join(LANGUAGES)}")
+    check_language(asked.language)
     if asked.cluster and asked.deep:
         raise UserError("--deep: expected no --cluster beside it: it is about this machine's devices")
     if asked.facts and (asked.cluster or asked.deep or asked.save):

@@ -6,7 +6,6 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from checks.findings import Finding
-from checks.listing import check_language
 from checks.problems import Problem
 from checks.rows import Text
 from checks.triage import advice, report
@@ -14,6 +13,7 @@ from checks.triage.alive import silent_seconds
 from checks.triage.diagnosis import Diagnosis, diagnose
 from checks.triage.reading import Log
 from checks.triage.scan import Observed, scan
+from checks.words import check_language
 
 LOG = "train.log"
 FOUND, NONE = 0, 3
