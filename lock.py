@@ -1,6 +1,7 @@
-"""Makes requirements-<matrix>.lock, every package with its hashes, from matrix.toml, and tells when it is out of date.
+"""Makes the matrices' locks, every package with its hashes, from matrix.toml, and tells when one is out of date.
 
 uv resolves; what it writes is then reduced to what the matrix's Linux machines can install, one file for all of them.
+A build that the package index does not have comes with its hash from matrix.toml, so its file need not be reachable.
 """
 
 import hashlib
@@ -12,16 +13,29 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from packaging.markers import Marker
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import matrix
+import wheels
 from environment import explain, uv_environment
 from errors import UserError, unwritable
 
 ROOT = Path(__file__).resolve().parent
+DEFAULT = "performance"  # the matrix whose lock is requirements.lock
+
+
+def run(name: str | None, again: bool) -> int:
+    """Writes, or with `again` checks, the lock of one matrix or of all. The highest exit code."""
+    return max((check if again else write)(one) for one in ([name] if name else names()))
+
+
+def names() -> list[str]:
+    """The matrices that have a lock."""
+    return [name for name in matrix.names() if matrix.load(name).lock]
 
 
 def write(name: str) -> int:
@@ -30,7 +44,7 @@ def write(name: str) -> int:
     path = lock_file(name)
     text = resolve(chosen)
     _replace(path, text)
-    print(f"{path.name}: {text.count('==')} packages, {text.count('--hash')} hashes")
+    print(f"{path.name}: {_count(text)} packages, {text.count('--hash')} hashes")
     return 0
 
 
@@ -57,7 +71,7 @@ def check(name: str) -> int:
     wanted = resolve(chosen)
     differences = list(differences_between(written, wanted))
     if not differences:
-        print(f"{path.name}: up to date, {wanted.count('==')} packages")
+        print(f"{path.name}: up to date, {_count(wanted)} packages")
         return 0
     print(f"{path.name}: out of date; make it with `invoke lock --matrix {name}`. What would change:")
     print("\n".join(f"  {line}" for line in differences))
@@ -66,7 +80,7 @@ def check(name: str) -> int:
 
 def lock_file(name: str) -> Path:
     """Where the lock of a matrix lies."""
-    return ROOT / f"requirements-{name}.lock"
+    return ROOT / ("requirements.lock" if name == DEFAULT else f"requirements-{name}.lock")
 
 
 def requirements(chosen: matrix.Matrix) -> list[str]:
@@ -74,6 +88,12 @@ def requirements(chosen: matrix.Matrix) -> list[str]:
     parts = [(key, one) for key, one in chosen.components.items() if one.install in matrix.FROM_INDEX]
     parts += list(chosen.requirements.items())
     return sorted(f"{one.package or key}=={one.version}" for key, one in parts)
+
+
+def asked(chosen: matrix.Matrix) -> list[str]:
+    """What components ask for that are no packages of the index, as requirement lines, sorted."""
+    lines = {line for one in chosen.components.values() for line in one.requires}
+    return sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in _excluded(chosen))
 
 
 def overrides(chosen: matrix.Matrix) -> list[str]:
@@ -94,6 +114,13 @@ def digest(chosen: matrix.Matrix) -> str:
         "cutoff": chosen.lock.cutoff,
         "machines": chosen.lock.machines,
     }
+    if requires := asked(chosen):
+        inputs["requires"] = requires
+    if elsewhere := chosen.lock.elsewhere:
+        inputs["elsewhere"] = {
+            machine: {name: [build.version, sorted(build.sha256)] for name, build in builds.items()}
+            for machine, builds in elsewhere.items()
+        }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -102,7 +129,12 @@ def resolve(chosen: matrix.Matrix) -> str:
     with tempfile.TemporaryDirectory(prefix="lock-") as folder:
         resolution = _run_uv(chosen, Path(folder))
     packages = sorted(resolution["packages"], key=lambda package: package["name"])
-    return _header(chosen) + "\n" + "".join(entry for package in packages if (entry := _entry(chosen, package)))
+    for table in (chosen.lock.sdist, *chosen.lock.elsewhere.values()):
+        if unknown := table.keys() - {package["name"] for package in packages}:
+            raise UserError(
+                f"[{chosen.name}.lock] names {', '.join(sorted(unknown))}, for which nothing asks; remove it"
+            )
+    return _header(chosen) + "\n" + "".join(entry for package in packages for entry in _entries(chosen, package))
 
 
 def differences_between(written: str, wanted: str) -> Iterator[str]:
@@ -124,12 +156,12 @@ def differences_between(written: str, wanted: str) -> Iterator[str]:
 def _lockable(name: str) -> matrix.Matrix:
     chosen = matrix.load(name)
     if chosen.lock is None:
-        able = [other for other in matrix.names() if matrix.load(other).lock]
-        raise UserError(
-            f"matrix {name} has no lock: it is installed by the image, from a base image and commits; "
-            f"`invoke lock` knows {', '.join(able)}"
-        )
+        raise UserError(f"matrix.toml has no [{name}.lock]; `invoke lock` knows {', '.join(names())}")
     return chosen
+
+
+def _excluded(chosen: matrix.Matrix) -> set[str]:
+    return {canonicalize_name(name) for name in chosen.lock.exclude}
 
 
 def _from_source(chosen: matrix.Matrix) -> list[str]:
@@ -147,12 +179,12 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
         f'[project]\nname = "lock"\nversion = "0"\nrequires-python = "=={python}.*"\n'
         f"[tool.uv]\nenvironments = {json.dumps(places)}\n"
     )
-    (folder / "requirements.in").write_text("\n".join(requirements(chosen)) + "\n")
+    (folder / "requirements.in").write_text("\n".join(requirements(chosen) + asked(chosen)) + "\n")
     (folder / "override.txt").write_text("\n".join(overrides(chosen)) + "\n")
     (folder / "exclude.txt").write_text("\n".join(sorted(chosen.lock.exclude)) + "\n")
     command = [sys.executable, "-m", "uv", "pip", "compile", "requirements.in", "--quiet", "--no-header"]
     command += ["--python", sys.executable, "--python-version", python, "--universal", "--generate-hashes"]
-    command += ["--exclude-newer", chosen.lock.cutoff, "--no-build-isolation"]
+    command += ["--exclude-newer", _end(chosen.lock.cutoff), "--no-build-isolation"]
     command += ["--override", "override.txt", "--excludes", "exclude.txt"]
     for package in _from_source(chosen):
         command += ["--no-binary", package]
@@ -166,6 +198,11 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
     return tomllib.loads((folder / "pylock.toml").read_text())
 
 
+def _end(cutoff: str) -> str:
+    """The end of that day in UTC: a date alone would mean the time zone of the machine."""
+    return (datetime.fromisoformat(f"{cutoff}T00:00:00+00:00") + timedelta(days=1)).isoformat()
+
+
 def _only(python: str) -> str:
     """The marker that keeps later Pythons out, for which some of these versions cannot be resolved."""
     major, minor = python.split(".")
@@ -175,74 +212,64 @@ def _only(python: str) -> str:
 def _header(chosen: matrix.Matrix) -> str:
     machines = " and ".join(chosen.lock.machines)
     python = chosen.component("python").version
+    installer = "`./invokew`" if chosen.name == "cpu" else "The image"
     return (
         f"# Matrix {chosen.name}: Linux {machines}, CPython {python}, packages published before {chosen.lock.cutoff}.\n"
-        f"# Made from matrix.toml by `invoke lock --matrix {chosen.name}`; not to be edited. `./invokew` installs it.\n"
+        f"# Made from matrix.toml by `invoke lock --matrix {chosen.name}`; not to be edited. {installer} installs it.\n"
         f"# inputs sha256:{digest(chosen)}\n"
     )
 
 
-def _entry(chosen: matrix.Matrix, package: dict) -> str:
-    """One package of the lock with the hashes of the files that the matrix's machines can install, or nothing."""
-    name, version = package["name"], package["version"]
-    machines = [one for one in chosen.lock.machines if _wanted_on(package.get("marker"), one, chosen)]
-    hashes = set()
-    for machine in machines:
-        fitting = [wheel for wheel in package.get("wheels", []) if _fits(_file_name(wheel), machine, chosen)]
-        if name in _from_source(chosen) or not fitting:
-            fitting = [package["sdist"]] if "sdist" in package else []
-        if not fitting:
-            raise UserError(f"{name} {version} has no file that Linux {machine} can install; choose another version")
-        hashes.update(one["hashes"]["sha256"] for one in fitting)
-    if not machines:
-        return ""
+def _entries(chosen: matrix.Matrix, package: dict) -> Iterator[str]:
+    """One package of the lock, or nothing; one entry for each machine where they have different builds."""
+    name, version, python = package["name"], package["version"], chosen.component("python").version
+    machines = [one for one in chosen.lock.machines if wheels.holds(package.get("marker"), one, python)]
+    apart = {one: build for one in machines if (build := chosen.lock.elsewhere.get(one, {}).get(name))}
+    if ordinary := [one for one in machines if one not in apart]:
+        hashes = {digest for machine in ordinary for digest in _hashes(chosen, package, machine)}
+        yield _entry(chosen, f"{name}=={version}", ordinary, hashes)
+    for machine, build in apart.items():
+        if build.version.partition("+")[0] != version:
+            raise UserError(
+                f"expected a build of {name} {version} in [{chosen.name}.lock.elsewhere.{machine}], "
+                f"found {build.version}; give it the version of the component"
+            )
+        yield _entry(chosen, f"{name}=={build.version}", [machine], set(build.sha256))
+
+
+def _entry(chosen: matrix.Matrix, pin: str, machines: list[str], hashes: set[str]) -> str:
     marker = "" if machines == chosen.lock.machines else f" ; platform_machine == '{machines[0]}'"
-    return f"{name}=={version}{marker}" + "".join(f" \\\n    --hash=sha256:{one}" for one in sorted(hashes)) + "\n"
+    return f"{pin}{marker}" + "".join(f" \\\n    --hash=sha256:{one}" for one in sorted(hashes)) + "\n"
 
 
-def _wanted_on(marker: str | None, machine: str, chosen: matrix.Matrix) -> bool:
-    if not marker:
-        return True
-    python = chosen.component("python").version
-    place = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": machine}
-    place |= {"python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython"}
-    return Marker(marker).evaluate({**place, "platform_python_implementation": "CPython"})
+def _hashes(chosen: matrix.Matrix, package: dict, machine: str) -> list[str]:
+    """The hashes of the files that a machine can install: wheels, else the source archive where it is allowed."""
+    name, python = package["name"], chosen.component("python").version
+    fitting = [one for one in package.get("wheels", []) if wheels.fits(_file_name(one), machine, python)]
+    if name in _from_source(chosen) or (not fitting and name in chosen.lock.sdist):
+        fitting = [package["sdist"]] if "sdist" in package else []
+    if not fitting:
+        raise UserError(
+            f"{name} {package['version']} has no file that Linux {machine} can install; choose another version, or "
+            f"give the reason for building it from source in [{chosen.name}.lock.sdist]"
+        )
+    return [one["hashes"]["sha256"] for one in fitting]
 
 
 def _file_name(file: dict) -> str:
     return file.get("name") or file["url"].rsplit("/", 1)[-1].replace("%2B", "+")
 
 
-def _fits(file_name: str, machine: str, chosen: matrix.Matrix) -> bool:
-    """Whether a glibc Linux of that machine can install the wheel with the matrix's Python."""
-    try:
-        *_, tags = parse_wheel_filename(file_name)
-    except InvalidWheelFilename:
-        return False
-    minor = int(chosen.component("python").version.split(".")[1])
-    return any(_python_fits(tag, minor) and _platform_fits(tag.platform, machine) for tag in tags)
-
-
-def _python_fits(tag, minor: int) -> bool:
-    match = re.fullmatch(r"(cp|py)(\d)(\d*)", tag.interpreter)
-    if not match or match[2] != "3":
-        return False
-    needs = int(match[3] or 0)
-    if tag.abi == f"cp3{minor}":
-        return True
-    if tag.abi == "abi3" or (tag.abi == "none" and match[1] == "py"):
-        return needs <= minor
-    return tag.abi == "none" and needs == minor
-
-
-def _platform_fits(platform: str, machine: str) -> bool:
-    return platform == "any" or re.fullmatch(rf"(manylinux[0-9_]*|linux)_{machine}", platform) is not None
-
-
 def _packages(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """name -> (the rest of its line, its hashes)."""
+    """name, and machine where there is one -> (its version, its hashes)."""
     packages = {}
     for entry in re.split(r"\n(?=[A-Za-z0-9])", text):
-        if match := re.match(r"([A-Za-z0-9._-]+)(==[^\\\n]*)", entry):
-            packages[canonicalize_name(match[1])] = (match[2].strip(), frozenset(re.findall(r"sha256:(\w+)", entry)))
+        if match := re.match(r"([A-Za-z0-9._-]+)(==[^\s;]+)(?: ; platform_machine == '(\w+)')?", entry):
+            name = canonicalize_name(match[1]) + (f" ({match[3]})" if match[3] else "")
+            packages[name] = (match[2], frozenset(re.findall(r"sha256:(\w+)", entry)))
     return packages
+
+
+def _count(text: str) -> int:
+    """Packages of a lock; one with several builds counts once."""
+    return len({name.partition(" ")[0] for name in _packages(text)})
