@@ -248,5 +248,5 @@ def _print_run(asked: Asked, matrix: Matrix) -> int:
     else:
         read = document.read(asked.facts) if asked.facts else document.Facts(facts.collect())
         made = running.container(read)
-    print(running.script(made, tag(asked), chosen), end="")
+    print(running.script(made, tag(asked), matrix.name, chosen), end="")
     return 0

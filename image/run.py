@@ -12,11 +12,12 @@ from checks.doctor.document import Facts, Missing
 from checks.facts.npu import MANAGERS
 
 HOME = "/opt/ascend-rl"
-# What a run writes, and what outlives the container: variable that names another volume or a folder, default, place.
+# What outlives the container: variable that names another volume or a folder, the default, the place. What is compiled at
+# the first use fits one matrix only.
 VOLUMES = (
     ("ASCEND_RL_RUNS", "ascend-rl-runs", f"{HOME}/project/runs"),
     ("ASCEND_RL_ASSETS", "ascend-rl-assets", f"{HOME}/project/assets"),
-    ("ASCEND_RL_CACHE", "ascend-rl-cache", f"{HOME}/cache"),
+    ("ASCEND_RL_CACHE", "ascend-rl-cache-{matrix}", f"{HOME}/cache"),
 )
 # The host's driver: name among the facts, path, what it is for.
 DRIVER = (
@@ -50,7 +51,7 @@ class Container:
     mounts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def options(self) -> Iterator[str]:
+    def options(self, matrix: str) -> Iterator[str]:
         """The options of `docker run`, those of a subject on one line; for a shell."""
         yield f"--rm --init --stop-timeout {STOP_SECONDS}"
         if self.network:
@@ -60,7 +61,7 @@ class Container:
         yield from (f"--device {device}" for device in self.devices)
         yield from (f"--group-add {group}" for group in self.groups)
         yield from (f"-v {shlex.quote(place)}:{shlex.quote(place)}:ro" for place in self.mounts)
-        yield from (f'-v "${{{name}:-{default}}}:{place}"' for name, default, place in VOLUMES)
+        yield from (f'-v "${{{name}:-{default.format(matrix=matrix)}}}:{place}"' for name, default, place in VOLUMES)
 
 
 def container(facts: Facts) -> Container:
@@ -85,10 +86,10 @@ def emulated(why: str) -> Container:
     return Container(SHARED_EMULATED, notes=[*notes, SHARED.format(shared=SHARED_EMULATED), *REASONS])
 
 
-def script(made: Container, image: str, engine: str) -> str:
+def script(made: Container, image: str, matrix: str, engine: str) -> str:
     """A script for a shell that runs the image with the script's arguments: `sh FILE doctor`."""
     notes = "".join(f"# {note}\n" for note in made.notes)
-    lines = [f"{engine} run", *made.options(), f'{shlex.quote(image)} "$@"']
+    lines = [f"{engine} run", *made.options(matrix), f'{shlex.quote(image)} "$@"']
     return f"#!/bin/sh\n{notes}" + " \\\n  ".join(lines) + "\n"
 
 
