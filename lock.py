@@ -1,6 +1,7 @@
-"""Makes requirements-<matrix>.lock, every package with its hashes, from matrix.toml, and tells when it is out of date.
+"""Makes the matrices' locks, every package with its hashes, from matrix.toml, and tells when one is out of date.
 
 uv resolves; what it writes is then reduced to what the matrix's Linux machines can install, one file for all of them.
+A build that the package index does not have comes with its hash from matrix.toml, so its file need not be reachable.
 """
 
 import hashlib
@@ -12,9 +13,13 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 import matrix
@@ -22,6 +27,8 @@ from environment import explain, uv_environment
 from errors import UserError, unwritable
 
 ROOT = Path(__file__).resolve().parent
+DEFAULT = "performance"  # the matrix whose lock is requirements.lock
+GLIBC = 35  # 2.35 is that of Ubuntu 22.04, the NPU matrices' base
 
 
 def write(name: str) -> int:
@@ -66,7 +73,7 @@ def check(name: str) -> int:
 
 def lock_file(name: str) -> Path:
     """Where the lock of a matrix lies."""
-    return ROOT / f"requirements-{name}.lock"
+    return ROOT / ("requirements.lock" if name == DEFAULT else f"requirements-{name}.lock")
 
 
 def requirements(chosen: matrix.Matrix) -> list[str]:
@@ -74,6 +81,12 @@ def requirements(chosen: matrix.Matrix) -> list[str]:
     parts = [(key, one) for key, one in chosen.components.items() if one.install in matrix.FROM_INDEX]
     parts += list(chosen.requirements.items())
     return sorted(f"{one.package or key}=={one.version}" for key, one in parts)
+
+
+def asked(chosen: matrix.Matrix) -> list[str]:
+    """What components ask for that are no packages of the index, as requirement lines, sorted."""
+    lines = {line for one in chosen.components.values() for line in one.requires}
+    return sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in chosen.lock.exclude)
 
 
 def overrides(chosen: matrix.Matrix) -> list[str]:
@@ -94,6 +107,13 @@ def digest(chosen: matrix.Matrix) -> str:
         "cutoff": chosen.lock.cutoff,
         "machines": chosen.lock.machines,
     }
+    if requires := asked(chosen):
+        inputs["requires"] = requires
+    if elsewhere := chosen.lock.elsewhere:
+        inputs["elsewhere"] = {
+            machine: {name: [build.version, sorted(build.sha256)] for name, build in builds.items()}
+            for machine, builds in elsewhere.items()
+        }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -102,7 +122,7 @@ def resolve(chosen: matrix.Matrix) -> str:
     with tempfile.TemporaryDirectory(prefix="lock-") as folder:
         resolution = _run_uv(chosen, Path(folder))
     packages = sorted(resolution["packages"], key=lambda package: package["name"])
-    return _header(chosen) + "\n" + "".join(entry for package in packages if (entry := _entry(chosen, package)))
+    return _header(chosen) + "\n" + "".join(entry for package in packages for entry in _entries(chosen, package))
 
 
 def differences_between(written: str, wanted: str) -> Iterator[str]:
@@ -125,10 +145,7 @@ def _lockable(name: str) -> matrix.Matrix:
     chosen = matrix.load(name)
     if chosen.lock is None:
         able = [other for other in matrix.names() if matrix.load(other).lock]
-        raise UserError(
-            f"matrix {name} has no lock: it is installed by the image, from a base image and commits; "
-            f"`invoke lock` knows {', '.join(able)}"
-        )
+        raise UserError(f"matrix {name} has no [{name}.lock] in matrix.toml; `invoke lock` knows {', '.join(able)}")
     return chosen
 
 
@@ -147,12 +164,12 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
         f'[project]\nname = "lock"\nversion = "0"\nrequires-python = "=={python}.*"\n'
         f"[tool.uv]\nenvironments = {json.dumps(places)}\n"
     )
-    (folder / "requirements.in").write_text("\n".join(requirements(chosen)) + "\n")
+    (folder / "requirements.in").write_text("\n".join(requirements(chosen) + asked(chosen)) + "\n")
     (folder / "override.txt").write_text("\n".join(overrides(chosen)) + "\n")
     (folder / "exclude.txt").write_text("\n".join(sorted(chosen.lock.exclude)) + "\n")
     command = [sys.executable, "-m", "uv", "pip", "compile", "requirements.in", "--quiet", "--no-header"]
     command += ["--python", sys.executable, "--python-version", python, "--universal", "--generate-hashes"]
-    command += ["--exclude-newer", chosen.lock.cutoff, "--no-build-isolation"]
+    command += ["--exclude-newer", _end(chosen.lock.cutoff), "--no-build-isolation"]
     command += ["--override", "override.txt", "--excludes", "exclude.txt"]
     for package in _from_source(chosen):
         command += ["--no-binary", package]
@@ -166,6 +183,11 @@ def _run_uv(chosen: matrix.Matrix, folder: Path) -> dict:
     return tomllib.loads((folder / "pylock.toml").read_text())
 
 
+def _end(cutoff: str) -> str:
+    """The end of that day in UTC: a date alone would mean the time zone of the machine."""
+    return (datetime.fromisoformat(f"{cutoff}T00:00:00+00:00") + timedelta(days=1)).isoformat()
+
+
 def _only(python: str) -> str:
     """The marker that keeps later Pythons out, for which some of these versions cannot be resolved."""
     major, minor = python.split(".")
@@ -175,29 +197,48 @@ def _only(python: str) -> str:
 def _header(chosen: matrix.Matrix) -> str:
     machines = " and ".join(chosen.lock.machines)
     python = chosen.component("python").version
+    installer = "`./invokew`" if chosen.name == "cpu" else "The image"
     return (
         f"# Matrix {chosen.name}: Linux {machines}, CPython {python}, packages published before {chosen.lock.cutoff}.\n"
-        f"# Made from matrix.toml by `invoke lock --matrix {chosen.name}`; not to be edited. `./invokew` installs it.\n"
+        f"# Made from matrix.toml by `invoke lock --matrix {chosen.name}`; not to be edited. {installer} installs it.\n"
         f"# inputs sha256:{digest(chosen)}\n"
     )
 
 
-def _entry(chosen: matrix.Matrix, package: dict) -> str:
-    """One package of the lock with the hashes of the files that the matrix's machines can install, or nothing."""
+def _entries(chosen: matrix.Matrix, package: dict) -> Iterator[str]:
+    """One package of the lock, or nothing; one entry for each machine where they have different builds."""
     name, version = package["name"], package["version"]
     machines = [one for one in chosen.lock.machines if _wanted_on(package.get("marker"), one, chosen)]
-    hashes = set()
-    for machine in machines:
-        fitting = [wheel for wheel in package.get("wheels", []) if _fits(_file_name(wheel), machine, chosen)]
-        if name in _from_source(chosen) or not fitting:
-            fitting = [package["sdist"]] if "sdist" in package else []
-        if not fitting:
-            raise UserError(f"{name} {version} has no file that Linux {machine} can install; choose another version")
-        hashes.update(one["hashes"]["sha256"] for one in fitting)
-    if not machines:
-        return ""
+    apart = {one: build for one in machines if (build := chosen.lock.elsewhere.get(one, {}).get(name))}
+    if ordinary := [one for one in machines if one not in apart]:
+        hashes = {digest for machine in ordinary for digest in _hashes(chosen, package, machine)}
+        yield _entry(chosen, f"{name}=={version}", ordinary, hashes)
+    for machine, build in apart.items():
+        if build.version.partition("+")[0] != version:
+            raise UserError(
+                f"expected a build of {name} {version} in [{chosen.name}.lock.elsewhere.{machine}], "
+                f"found {build.version}; give it the version of the component"
+            )
+        yield _entry(chosen, f"{name}=={build.version}", [machine], set(build.sha256))
+
+
+def _entry(chosen: matrix.Matrix, pin: str, machines: list[str], hashes: set[str]) -> str:
     marker = "" if machines == chosen.lock.machines else f" ; platform_machine == '{machines[0]}'"
-    return f"{name}=={version}{marker}" + "".join(f" \\\n    --hash=sha256:{one}" for one in sorted(hashes)) + "\n"
+    return f"{pin}{marker}" + "".join(f" \\\n    --hash=sha256:{one}" for one in sorted(hashes)) + "\n"
+
+
+def _hashes(chosen: matrix.Matrix, package: dict, machine: str) -> list[str]:
+    """The hashes of the files that a machine can install: wheels, else the source archive where it is allowed."""
+    name = package["name"]
+    fitting = [wheel for wheel in package.get("wheels", []) if _fits(_file_name(wheel), machine, chosen)]
+    if name in _from_source(chosen) or (not fitting and name in chosen.lock.sdist):
+        fitting = [package["sdist"]] if "sdist" in package else []
+    if not fitting:
+        raise UserError(
+            f"{name} {package['version']} has no file that Linux {machine} can install; choose another version, or give "
+            f"the reason for building it from source in [{chosen.name}.lock.sdist]"
+        )
+    return [one["hashes"]["sha256"] for one in fitting]
 
 
 def _wanted_on(marker: str | None, machine: str, chosen: matrix.Matrix) -> bool:
@@ -219,30 +260,25 @@ def _fits(file_name: str, machine: str, chosen: matrix.Matrix) -> bool:
         *_, tags = parse_wheel_filename(file_name)
     except InvalidWheelFilename:
         return False
-    minor = int(chosen.component("python").version.split(".")[1])
-    return any(_python_fits(tag, minor) and _platform_fits(tag.platform, machine) for tag in tags)
+    return not tags.isdisjoint(_supported(chosen.component("python").version, machine))
 
 
-def _python_fits(tag, minor: int) -> bool:
-    match = re.fullmatch(r"(cp|py)(\d)(\d*)", tag.interpreter)
-    if not match or match[2] != "3":
-        return False
-    needs = int(match[3] or 0)
-    if tag.abi == f"cp3{minor}":
-        return True
-    if tag.abi == "abi3" or (tag.abi == "none" and match[1] == "py"):
-        return needs <= minor
-    return tag.abi == "none" and needs == minor
-
-
-def _platform_fits(platform: str, machine: str) -> bool:
-    return platform == "any" or re.fullmatch(rf"(manylinux[0-9_]*|linux)_{machine}", platform) is not None
+@cache
+def _supported(python: str, machine: str) -> frozenset[Tag]:
+    """The tags of wheels that such a machine can install."""
+    major, minor = map(int, python.split("."))
+    glibc = [f"manylinux_2_{one}_{machine}" for one in range(GLIBC, 4, -1)]
+    platforms = [*glibc, *(f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
+    interpreter = f"cp{major}{minor}"
+    own = cpython_tags((major, minor), [interpreter], platforms)
+    return frozenset([*own, *compatible_tags((major, minor), interpreter, platforms)])
 
 
 def _packages(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """name -> (the rest of its line, its hashes)."""
+    """name, and machine where there is one -> (its version, its hashes)."""
     packages = {}
     for entry in re.split(r"\n(?=[A-Za-z0-9])", text):
-        if match := re.match(r"([A-Za-z0-9._-]+)(==[^\\\n]*)", entry):
-            packages[canonicalize_name(match[1])] = (match[2].strip(), frozenset(re.findall(r"sha256:(\w+)", entry)))
+        if match := re.match(r"([A-Za-z0-9._-]+)(==[^\s;]+)(?: ; platform_machine == '(\w+)')?", entry):
+            name = canonicalize_name(match[1]) + (f" ({match[3]})" if match[3] else "")
+            packages[name] = (match[2], frozenset(re.findall(r"sha256:(\w+)", entry)))
     return packages

@@ -21,6 +21,8 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Url = Annotated[str, StringConstraints(pattern=r"^https://\S+$")]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")]
 Date = Annotated[str, StringConstraints(pattern=r"^20\d\d-\d\d-\d\d$")]
+Asked = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[^\]]+\])?[^\s;@]*$")]
+Machine = Literal["x86_64", "aarch64"]
 Install = Literal["vendor", "git", "index", "sdist", "torch", "absent"]
 
 FROM_INDEX = ("index", "sdist")
@@ -32,6 +34,7 @@ _EXPECTED = {
     r"^https://\S+$": "an https:// address",
     r"^[0-9][0-9A-Za-z.+_-]*$": "one exact version, such as 0.11.0",
     r"^20\d\d-\d\d-\d\d$": "a date, such as 2025-11-15",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[^\]]+\])?[^\s;@]*$": "a requirement, such as numpy<2",
     r"\S": "a text that is not empty",
 }
 
@@ -51,6 +54,7 @@ class Component(_Table):
     version: Version | None = None
     package: Text | None = None
     why: Text | None = None
+    requires: list[Asked] = []
 
     @model_validator(mode="after")
     def _names_what_it_installs(self) -> Self:
@@ -71,14 +75,24 @@ class Requirement(_Table):
     package: Text | None = None
 
 
+class Build(_Table):
+    """A build that the package index does not have, with the hashes of its file and who says so."""
+
+    version: Version
+    sha256: Annotated[list[Sha256], Field(min_length=1)]
+    source: Text
+
+
 class Lock(_Table):
-    """How requirements-<matrix>.lock is resolved."""
+    """How the lock of a matrix is resolved; override, exclude and sdist map names to reasons."""
 
     cutoff: Date
-    machines: Annotated[list[Literal["x86_64", "aarch64"]], Field(min_length=1)]
+    machines: Annotated[list[Machine], Field(min_length=1)]
     override: dict[str, Text] = {}
     exclude: dict[str, Text] = {}
-    torch: dict[Literal["x86_64", "aarch64"], list[Sha256]] = {}
+    sdist: dict[str, Text] = {}
+    elsewhere: dict[Machine, dict[str, Build]] = {}
+    torch: dict[Machine, list[Sha256]] = {}
 
 
 class Matrix(_Table):
@@ -191,7 +205,7 @@ def _mistake(path: Path, text: str, key: tuple, expected: str, found: object) ->
 
 
 _HEADER = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
-_ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=(?!=)")
 
 
 def _keys_by_line(text: str) -> list[tuple[int, tuple[str, ...]]]:
