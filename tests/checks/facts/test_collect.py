@@ -25,6 +25,7 @@ SECTIONS = [
         "npu",
         "cann",
         "container",
+        "image",
         "network",
         "python",
         "packages",

@@ -1,0 +1,1 @@
+"""How the stack is built into an image and run as a container."""
