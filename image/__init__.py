@@ -1,1 +1,1 @@
-"""How the stack is built into an image and run as a container."""
+"""How the stack is built into images, and how they are run."""
