@@ -25,6 +25,7 @@ REFERENCE = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
 ADDRESS = re.compile(r"(?:\w+://|git@)\S+", re.ASCII)
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+OWN = re.compile(r"image: [\w-]+: expected .*")  # how a step of ours ends that fails (steps/step.py)
 # What an engine says where not the build but what it was given is at fault: pattern, what it means and what to do.
 FAULTS = (
     (
@@ -114,7 +115,7 @@ def build_command(asked: Asked, matrix: Matrix, engine: str, environment: Mappin
 
 
 def secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What the build may read and the image does not keep: pip's configuration and certificates, where there are any."""
+    """What the build may read and the image does not keep: pip's configuration, certificates, passwords of mirrors."""
     home = Path(environment.get("HOME") or "/nonexistent")
     config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     named = environment.get("PIP_CONFIG_FILE")
@@ -224,14 +225,16 @@ def _build(command: list[str], engine: str, image: str) -> int:
 
 
 def _explained(lines: Sequence[str], engine: str) -> str:
-    """Why a build failed: the line of a step of ours, else what the engine's words mean, else its last line."""
-    own = [line for line in lines if re.search(r"(?:^|\s)error: expected |(?:^|\s)error: ", line)]
+    """Why a build failed: what a step of ours says, else what the engine's words mean, else its last line."""
+    for line in reversed(lines):
+        if own := OWN.search(line):
+            return own[0]
     for pattern, meaning in FAULTS:
         telling = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
         if telling:
             return f"{meaning.format(engine=engine)} (found: {telling[-1][:200]})"
-    said = own or [line for line in lines if line]
-    return said[-1][-300:] if said else f"{engine} said nothing"
+    said = [line for line in lines if line]
+    return said[-1][:300] if said else f"{engine} said nothing"
 
 
 def _print_run(asked: Asked, matrix: Matrix) -> int:

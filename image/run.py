@@ -12,8 +12,8 @@ from checks.doctor.document import Facts, Missing
 from checks.facts.npu import MANAGERS
 
 HOME = "/opt/ascend-rl"
-# What outlives the container: variable that names another volume or a folder, the default, the place. What is compiled at
-# the first use fits one matrix only.
+# What outlives the container: variable that names another volume or a folder, the default, the place. The cache has
+# operators that were compiled at their first use, which fit one matrix only.
 VOLUMES = (
     ("ASCEND_RL_RUNS", "ascend-rl-runs", f"{HOME}/project/runs"),
     ("ASCEND_RL_ASSETS", "ascend-rl-assets", f"{HOME}/project/assets"),
@@ -30,7 +30,8 @@ SHARED_NPU, SHARED_EMULATED = "64g", "16g"
 LIMITS = {"nofile": 65536, "core": 0}
 LOCKED = {"memlock": -1}
 STOP_SECONDS = 30  # a run ends within 20 s of a signal; the engines' default is to kill after 10 s
-SHARED = "{shared} of shared memory: Ray keeps its objects there, 30 % of the memory and at most 95 % of this; default 64 MiB"
+# ray 2.46.0, _private/resource_spec.py:243
+SHARED = "{shared} of shared memory, not 64 MiB: Ray keeps its objects there, 30 % of the memory, at most 95 % of this"
 REASONS = (
     "nofile: Ray's sockets; core 0: what a crash of all ranks leaves would fill the disk",
     "pids-limit: Podman's default is 2048 processes",

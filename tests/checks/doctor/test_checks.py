@@ -49,6 +49,7 @@ def test_checks_of_the_commercial_matrix(name, change, found):
 VERDICTS = {
     "fit-a2-host": ("", "", ""),
     "fit-container": ("", "", ""),
+    "image-container": ("", "", ""),
     "a3": ("npu.generation", "", ""),  # the recipe is for A2
     "no-driver": ("npu.driver", "", "npu.driver"),
     "wrong-cann": ("cann.version cann.latest cann.mixed", "", "cann.version"),
