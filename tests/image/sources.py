@@ -40,7 +40,7 @@ def packages(folder: Path) -> dict[str, Path]:
 
 
 def _archive(locked: str) -> str:
-    """vLLM's archive by address: its version ends in +empty when it is built, which pip refuses for one of the index."""
+    """vLLM's archive by address: built, its version ends in +empty, which pip refuses for what it chose itself."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-deps", "--no-binary", "vllm"]
     command += ["--format", "pylock.toml", "--generate-hashes"]
     variables = environment.uv_environment(sys.executable)
@@ -101,13 +101,15 @@ def _unpack_wheel(wheel: Path, folder: Path) -> None:
 
 def _pyproject(metadata: Message, points: str) -> str:
     requirements = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    requirements = [line for line in requirements if not line.startswith("torch")]  # as the context: another torch
     lines = ["[build-system]", 'requires = ["setuptools"]', 'build-backend = "setuptools.build_meta"', "[project]"]
     lines += [f'{key.lower()} = "{metadata[key]}"' for key in ("Name", "Version")]
     lines += ["dependencies = [", *(f"  {line!r}," for line in requirements), "]"]
     for group, entries in re.findall(r"^\[(.+)\]\n((?:.+\n?)*)", points, re.MULTILINE):
         lines.append(f'[project.entry-points."{group}"]')
         lines += [re.sub(r"\s*=\s*(.*)", r" = '\1'", entry) for entry in entries.splitlines() if entry.strip()]
-    lines += ["[tool.setuptools.packages.find]", 'exclude = ["build*"]']
+    top = "megatron.core" if metadata["Name"] == "megatron-core" else metadata["Name"].replace("-", "_")
+    lines += ["[tool.setuptools.packages.find]", f'include = ["{top}*"]']
     lines += ["[tool.setuptools.package-data]", '"*" = ["**"]']
     return "\n".join(lines) + "\n"
 
