@@ -8,7 +8,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.image.store import Image, Store
+from tests.image.store import Image, Store, cache
 
 SUITE = "bookworm"  # its Python is the matrices' 3.11
 # What Ascend's has of what the Dockerfile needs; nothing for the cpu image's, debian:bookworm-slim.
@@ -17,13 +17,6 @@ SLIM = ()
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
 EPOCH = "1760000000"  # seconds; dates of the files of an image are not those of the day
 FILES = Path(__file__).with_name("base")  # what is laid over Debian: fake environments of CANN and nnal
-
-
-def cache() -> Path:
-    """Where what takes long is kept between runs."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascend-rl" / "image"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def debian(packages: tuple[str, ...]) -> Path:

@@ -1,4 +1,4 @@
-"""The stand-in context: the checkout as `docker build` gets it, with what a machine without CANN and GitHub has instead.
+"""The stand-in context: the checkout as `docker build` gets it, with what can be had without CANN and GitHub.
 
 matrix.toml names the stand-in commits and the cpu matrix's torch; locks, fingerprints and the list of meant conflicts
 follow. Everything else, and so every step and every check, is the checkout's own.
@@ -80,7 +80,9 @@ def _other_torch(text: str) -> str:
     cpu = matrices.load("cpu")
     build, machine = cpu.component("torch").version, platform.machine()
     text = _set(text, "performance.components.torch", "version", build.partition("+")[0])
-    text = re.sub(r"^\[performance\.(components\.torchvision|lock\.elsewhere\..*)\]\n(?:(?!\[).*\n)*", "", text, flags=re.M)
+    text = re.sub(
+        r"^\[performance\.(components\.torchvision|lock\.elsewhere\..*)\]\n(?:(?!\[).*\n)*", "", text, flags=re.M
+    )
     text = re.sub(r"^torchvision = .*\n", "", text, count=1, flags=re.MULTILINE)  # the override
     text = text.replace("[performance.lock.exclude]\n", '[performance.lock.exclude]\ntorchvision = "stand-in"\n')
     digests = [str(one) for one in cpu.lock.torch[machine]]

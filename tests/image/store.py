@@ -21,6 +21,20 @@ NEEDED = ("buildah", "mmdebstrap", "unshare", "ip")
 OFFLINE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
+def scratch() -> Path:
+    """Where buildah keeps what `RUN --mount=type=cache` writes, the packages that were downloaded among it."""
+    folder = cache() / "buildah"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def cache() -> Path:
+    """Where what takes long is kept between runs."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascend-rl" / "image"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def unavailable() -> str | None:
     """Why no image can be built on this machine, if so."""
     if missing := [name for name in NEEDED if shutil.which(name) is None]:
@@ -47,13 +61,15 @@ class Store:
     """buildah's images and containers below one folder."""
 
     folder: Path
+    options: tuple[str, ...] = ()
 
     def buildah(self, *arguments: str, offline: bool = False, timeout: int = TIME_LIMIT) -> Result:
         """A command of buildah, whatever comes of it."""
         command = [*(OFFLINE if offline else ()), "buildah", "--storage-driver", "overlay"]
-        command += ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run")]
+        command += ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run"), *self.options]
         done = subprocess.run(
             [*command, *arguments],
+            env={**os.environ, "TMPDIR": str(scratch())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
