@@ -42,7 +42,8 @@ def make(folder: Path, commits: dict[str, dict[str, str]], trees: Path) -> Path:
     text = table.read_text()
     for name, pinned in commits.items():
         for component, commit in pinned.items():
-            text = _set(text, f"{name}.components.{component}", "commit", commit)
+            if f"[{name}.components.{component}]" in text:  # else it is that of the matrix which this one extends
+                text = _set(text, f"{name}.components.{component}", "commit", commit)
     table.write_text(_other_torch(text))
     for name in MATRICES:
         _follow(folder, name)
