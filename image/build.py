@@ -176,7 +176,7 @@ def _refuse_what_floats(asked: Asked, matrix: Matrix) -> None:
     if not commit:
         raise UserError(f"--release: expected a git checkout, found none in {ROOT}")
     if changed := output("git", "-C", str(ROOT), "status", "--porcelain", seconds=GIT_SECONDS).splitlines():
-        shown = ", ".join(line[3:] for line in changed[:3]) + (" …" if len(changed) > 3 else "")
+        shown = ", ".join(line.split(maxsplit=1)[-1] for line in changed[:3]) + (" …" if len(changed) > 3 else "")
         raise UserError(f"--release: expected a checkout without edits, found {shown}; commit or remove them")
 
 
