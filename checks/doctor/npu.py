@@ -173,7 +173,9 @@ def smi_version(case: Case) -> Iterator[Fault]:
 def nodes(case: Case) -> Iterator[Fault]:
     wanted, found = len(chips(case.facts)), count_nodes(case.facts)
     if found < wanted:
-        yield Fault(f"{wanted} × /dev/davinciN", str(found), f"docker run --device /dev/davinci{found} …; invoke image --print")
+        yield Fault(
+            f"{wanted} × /dev/davinciN", str(found), f"docker run --device /dev/davinci{found} …; invoke image --print"
+        )
 
 
 @check(

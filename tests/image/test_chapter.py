@@ -16,6 +16,7 @@ from image import build
 from recipes import compose
 from tests.image import chapter
 from tests.image.chapter import ROOT
+from tests.image.test_run import interpolated
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMMANDS = [(block.name, command) for block in chapter.blocks().values() for command in block.commands]
@@ -96,7 +97,7 @@ def check_run(words: list[str]) -> None:
 def check_service(words: list[str]) -> None:
     found = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     assert words[:2] == ["run", "--rm"] and words[2] in found
-    check_inside(words[3:] or found[words[2]]["command"])
+    check_inside(words[3:] or [interpolated(word, {}) for word in found[words[2]]["command"]])
 
 
 def check_script(words: list[str]) -> None:
