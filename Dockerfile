@@ -28,16 +28,14 @@ RUN .venv/bin/python -m emulator.site \
 
 FROM cpu-base AS cpu
 ARG CPU_BASE_IMAGE
-ARG REVISION
 LABEL org.opencontainers.image.title="RL recipes for Ascend NPUs, emulated" \
       org.opencontainers.image.description="verl, Megatron and vLLM on an emulated NPU, for machines without one" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${CPU_BASE_IMAGE}" \
-      org.opencontainers.image.revision="${REVISION}" \
       ascend-rl.matrix="cpu"
 COPY --from=cpu-build /opt/ascend-rl /opt/ascend-rl
-RUN install -d -o 1000 -g 1000 /opt/ascend-rl/home /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
-ENV PATH=/opt/ascend-rl/project/.venv/bin:${PATH} HOME=/opt/ascend-rl/home
+RUN install -d -o 1000 -g 1000 /opt/ascend-rl/cache /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
+ENV PATH=/opt/ascend-rl/project/.venv/bin:${PATH} HOME=/opt/ascend-rl/cache XDG_CACHE_HOME=/opt/ascend-rl/cache
 WORKDIR /opt/ascend-rl/project
 USER 1000:1000
 ENTRYPOINT ["/opt/ascend-rl/project/image/entrypoint.sh"]
@@ -96,17 +94,15 @@ RUN TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m image.steps.patch "${MATRIX}" \
 FROM base AS final
 ARG MATRIX=performance
 ARG BASE_IMAGE
-ARG REVISION
 LABEL org.opencontainers.image.title="RL recipes for Ascend NPUs" \
       org.opencontainers.image.description="verl, Megatron, MindSpeed, vLLM and vllm-ascend at the commits of one matrix" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
-      org.opencontainers.image.revision="${REVISION}" \
       ascend-rl.matrix="${MATRIX}"
 COPY --from=build /opt/ascend-rl /opt/ascend-rl
-RUN install -d -o 1000 -g 1000 /opt/ascend-rl/home /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
+RUN install -d -o 1000 -g 1000 /opt/ascend-rl/cache /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
 # NPU_EMULATOR_BESIDE: the emulated NPU may run although the real torch_npu is installed, here on purpose.
-ENV PATH=/opt/ascend-rl/venv/bin:${PATH} HOME=/opt/ascend-rl/home NPU_EMULATOR_BESIDE=torch_npu
+ENV PATH=/opt/ascend-rl/venv/bin:${PATH} HOME=/opt/ascend-rl/cache XDG_CACHE_HOME=/opt/ascend-rl/cache NPU_EMULATOR_BESIDE=torch_npu
 USER 1000:1000
 ENTRYPOINT ["/opt/ascend-rl/project/image/entrypoint.sh"]
 CMD ["--list"]

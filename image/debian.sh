@@ -31,4 +31,4 @@ rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache
     /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/bootstrap.log /var/lib/dpkg/*-old /tmp/* /root/.cache
 # Numbers are what counts (USER 1000:1000); some programs want a name to them. Ascend's bases have HwHiAiUser there.
 getent group 1000 >/dev/null || echo 'ascend:x:1000:' >>/etc/group
-getent passwd 1000 >/dev/null || echo 'ascend:x:1000:1000::/opt/ascend-rl/home:/bin/bash' >>/etc/passwd
+getent passwd 1000 >/dev/null || echo 'ascend:x:1000:1000::/opt/ascend-rl/cache:/bin/bash' >>/etc/passwd

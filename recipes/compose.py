@@ -24,6 +24,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
+import manifest
 from errors import UserError
 from recipes import keys, overrides, schema
 
@@ -58,7 +59,7 @@ class Recipe:
 def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> Recipe:
     """The recipe called `name` (or the file `name`, if it ends in .yaml) with `settings`, each a Hydra override.
 
-    `matrix` instead of the recipe's own chooses the option of that name of its stack group. Raises UserError for an
+    `matrix` instead of the recipe's own, in an image the image's, chooses the option of that name of its stack group. Raises UserError for an
     unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
     """
     recipe, found, refused = judge(name, settings, matrix)
@@ -75,7 +76,7 @@ def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) ->
     os.environ.setdefault("ASCEND_RL_HOME", str(HOME))  # recipes place their files with it
     file = find(name)
     written = _defaults_list(file)
-    chosen = matrix or _set_stack(settings) or written.matrix
+    chosen = matrix or _set_stack(settings) or _of_image(written) or written.matrix
     stack = _stack_setting(file, written, chosen)
     plain = _compose(file.parent, file.stem, chosen, stack)
     defaults, types = verl_defaults(chosen), verl_types(chosen)
@@ -219,6 +220,12 @@ def _set_stack(settings: Sequence[str]) -> str | None:
     """The matrix that the settings choose, `stack=NAME`."""
     chosen = [setting.partition("=")[2] for setting in settings if setting.startswith(f"{STACK}=")]
     return chosen[-1] if chosen else None
+
+
+def _of_image(written: _Written) -> str | None:
+    """The matrix of the image that this runs in, where the recipe is for it."""
+    own = manifest.matrix()
+    return own if own in written.groups.get(STACK, ()) else None
 
 
 def _stack_setting(file: Path, written: _Written, chosen: str) -> list[str]:

@@ -42,7 +42,9 @@ def describe(matrix: str, folder: str) -> None:
     _write(Path(folder) / "manifest.json", document)
     _write(Path(folder) / "sbom.json", sbom.made(document))
     (Path(folder) / "verbs").write_text("\n".join(verbs()) + "\n")
-    say(f"{len(document['packages'])} packages, {len(document['debian'])} of Debian, {len(document['patches'])} patches")
+    say(
+        f"{len(document['packages'])} packages, {len(document['debian'])} of Debian, {len(document['patches'])} patches"
+    )
 
 
 def created() -> str:

@@ -49,7 +49,9 @@ def wanted(lock: str, machine: str) -> list[tuple[str, str]]:
     """(name, entry with its hashes) of a lock, less those that are marked for another machine."""
     found = re.findall(r"^([A-Za-z0-9._-]+)(==[^\n]*(?:\n {4}[^\n]*)*)", lock, re.MULTILINE)
     marker = re.compile(r";\s*platform_machine\s*==\s*['\"](\w+)['\"]")
-    return [(name, name + rest + "\n") for name, rest in found if (marker.search(rest) or [None, machine])[1] == machine]
+    return [
+        (name, name + rest + "\n") for name, rest in found if (marker.search(rest) or [None, machine])[1] == machine
+    ]
 
 
 class _Failed(StepError):
@@ -76,7 +78,9 @@ def _call(what: str, command: list[str], environment: dict[str, str] | None = No
 def _check_python(version: str) -> None:
     found = "%d.%d" % sys.version_info[:2]
     if found != version:
-        raise StepError(f"Python {version} in the base image", found, "choose a base with it: --build-arg BASE_IMAGE=NAME")
+        raise StepError(
+            f"Python {version} in the base image", found, "choose a base with it: --build-arg BASE_IMAGE=NAME"
+        )
 
 
 def _read(lock: Path) -> str:
