@@ -12,6 +12,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -92,9 +93,11 @@ def _keep(source: Path, name: str) -> Path:
 
 
 def _telling(output: str) -> str:
+    """The compiler's first error, else the exception that Python ended with, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    faults = [line for line in lines if "error" in line.lower() and "subprocess-exited-with-error" not in line]
-    return (faults or lines or ["no output"])[0][:300]
+    compiler = [line for line in lines if re.search(r"\berror: ", line) and not line.startswith("error: ")]
+    python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unavailable)\b", line)]
+    return (compiler[:1] or python[-1:] or lines[-1:] or ["no output"])[0][:300]
 
 
 if __name__ == "__main__":

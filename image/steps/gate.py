@@ -54,8 +54,7 @@ def judge(matrix: str, sources: str) -> None:
 
 def version_faults(matrix: str, installed: dict[str, str]) -> Iterator[str]:
     """What is installed against the lock and the components."""
-    entries = [text.split("\n")[0] for _, text in wanted(lock_file(matrix).read_text(), platform.machine())]
-    locked = {canonicalize_name(n): v for n, v in (re.match(r"([^=]+)==([^\s;\\]+)", one).groups() for one in entries)}
+    locked = locked_versions(matrix)
     for name, version in sorted(locked.items()):
         if installed.get(name) != version:
             yield f"{name}: expected {version}, found {installed.get(name, 'none')}"
@@ -71,6 +70,13 @@ def version_faults(matrix: str, installed: dict[str, str]) -> Iterator[str]:
         yield f"{name} {installed[name]}: expected only what the lock names, found it installed"
 
 
+def locked_versions(matrix: str) -> dict[str, str]:
+    """What the lock says for this machine."""
+    entries = wanted(lock_file(matrix).read_text(), platform.machine())
+    pairs = (re.match(r"([^=]+)==([^\s;\\]+)", text).groups() for _, text in entries)
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
 def pip_check() -> list[str]:
     """The complaints of `pip check`."""
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
@@ -78,22 +84,19 @@ def pip_check() -> list[str]:
 
 
 def requirement_faults(matrix: str, complaints: list[str]) -> Iterator[str]:
-    """What of `pip check` nobody has a reason for."""
-    allowed = {
-        (canonicalize_name(row["package"]), canonicalize_name(row["requires"]))
-        for row in contents()["allowed"]
-        if matrix in row["matrices"]
-    }
+    """What of `pip check` nobody has a reason for; matrix.toml has them for what it leaves out and overrides."""
+    rows = [row for row in contents().get("allowed", []) if matrix in row["matrices"]]
+    allowed = {(canonicalize_name(row["package"]), canonicalize_name(row["requires"])) for row in rows}
     lock = matrices.load(matrix).lock
-    left_out = {canonicalize_name(name) for name in (lock.exclude if lock else ())}
+    meant = {
+        "requires": {canonicalize_name(name) for name in (lock.exclude if lock else ())},
+        "has requirement": {canonicalize_name(name) for name in (lock.override if lock else ())},
+    }
     for line in complaints:
-        match = re.match(r"(\S+) \S+ (?:requires|has requirement) ([A-Za-z0-9._-]+)", line)
-        package, wanted_package = (canonicalize_name(name) for name in match.groups())
-        if (package, wanted_package) in allowed:
-            continue
-        if line.endswith("which is not installed.") and wanted_package in left_out:
-            continue
-        yield line.rstrip(".")
+        package, kind, required = re.match(r"(\S+) \S+ (requires|has requirement) ([A-Za-z0-9._-]+)", line).groups()
+        required = canonicalize_name(required)
+        if required not in meant[kind] and (canonicalize_name(package), required) not in allowed:
+            yield line.rstrip(".")
 
 
 def commit_faults(matrix: str, sources: Path) -> Iterator[str]:

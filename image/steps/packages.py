@@ -76,7 +76,7 @@ def _call(what: str, command: list[str], environment: dict[str, str] | None = No
 
 
 def _check_python(version: str) -> None:
-    found = "%d.%d" % sys.version_info[:2]
+    found = f"{sys.version_info.major}.{sys.version_info.minor}"
     if found != version:
         raise StepError(
             f"Python {version} in the base image", found, "choose a base with it: --build-arg BASE_IMAGE=NAME"

@@ -1,8 +1,8 @@
 """Makes a finished folder the same for every build, and readable for everybody: python -m image.steps.tidy FOLDER…
 
-Modules are compiled here, since who runs the image cannot write beside them, and a dozen processes import thousands. The
-compiled files name their sources' hashes, not times: the same in every build, and a module that is mounted over another
-counts.
+Modules are compiled here, since who runs the image cannot write beside them, and a dozen processes import thousands.
+The compiled files name their sources' hashes, not times: the same in every build, and a module that is mounted over
+another counts.
 """
 
 import compileall
