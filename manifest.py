@@ -28,9 +28,8 @@ def read() -> dict | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{file}: expected an image's manifest, found: {error}; unset {VARIABLE}, or build the image anew"
-        )
+        advice = f"unset {VARIABLE}, or build the image anew"
+        raise UserError(f"{file}: expected an image's manifest, found: {error}; {advice}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("matrix"), str):
         raise UserError(f"{file}: expected an image's manifest of format {FORMAT}, found another; build the image anew")
     return found

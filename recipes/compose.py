@@ -59,8 +59,9 @@ class Recipe:
 def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> Recipe:
     """The recipe called `name` (or the file `name`, if it ends in .yaml) with `settings`, each a Hydra override.
 
-    `matrix` instead of the recipe's own, in an image the image's, chooses the option of that name of its stack group. Raises UserError for an
-    unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
+    `matrix` instead of the recipe's own (in an image: the image's) chooses the option of that name of its stack group.
+    Raises UserError for an unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings
+    at once.
     """
     recipe, found, refused = judge(name, settings, matrix)
     if found or refused:

@@ -50,7 +50,7 @@ def test_a_failed_command_ends_in_one_line(said, found):
 
 
 def test_another_python_and_a_missing_lock_are_named(tmp_path):
-    with pytest.raises(StepError, match="expected Python 2.7 in the base image, found 3"):
+    with pytest.raises(StepError, match=r"expected Python 2\.7 in the base image, found 3"):
         packages._check_python("2.7")
     with pytest.raises(StepError, match=r"expected requirements\.lock, found none"):
         packages._read(tmp_path / "requirements.lock")
