@@ -22,7 +22,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 import manifest
 from errors import UserError
@@ -42,6 +42,15 @@ ADDED = {
         f"actor_rollout_ref.rollout.{name}"
         for name in ("enable_expert_parallel", "dp_model_parallel_size", "enable_prefix_caching")
     }
+}
+
+
+# Keys that an installed verl older than the cpu matrix's lacks, each with what it has in its place. The commercial image
+# has 796871d, which weighs no rollouts and gives Ray the number of CPUs alone (verl/trainer/main_ppo.py).
+EARLIER = {
+    "algorithm.rollout_is_threshold": None,
+    "ray_kwargs.ray_init.num_cpus": "ray_init.num_cpus",
+    "ray_kwargs": None,
 }
 
 
@@ -79,12 +88,14 @@ def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) ->
     written = _defaults_list(file)
     chosen = matrix or _set_stack(settings) or _of_image(written) or written.matrix
     stack = _stack_setting(file, written, chosen)
-    plain = _compose(file.parent, file.stem, chosen, stack)
     defaults, types = verl_defaults(chosen), verl_types(chosen)
+    plain = _fitted(_compose(file.parent, file.stem, chosen, stack), defaults, chosen)
     found = list(_file_faults(plain, defaults, types, ADDED.get(chosen, ())))
     refused = overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
     own = [setting for setting in settings if not setting.startswith(f"{STACK}=")]
-    config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own and not refused else plain
+    config = plain
+    if own and not refused:
+        config = _fitted(_compose(file.parent, file.stem, chosen, [*stack, *own]), defaults, chosen)
     if not found and not refused:
         found = list(keys.unresolved(config, defaults, types))
     return Recipe(file.stem, name, file, config, chosen), [f"{file}: {fault}" for fault in found], refused
@@ -247,6 +258,25 @@ def _compose(folder: Path, name: str, matrix: str, settings: Sequence[str] = ())
     places = [_quoted(f"file://{path}") for path in dict.fromkeys((*parents, FOLDER)) if path != folder]
     with _errors(folder / f"{name}.yaml"), _recorded(matrix), _initialized(folder):
         return hydra_compose(name, overrides=[f"hydra.searchpath=[{','.join(places)}]", *settings])
+
+
+def _fitted(config: DictConfig, defaults: DictConfig, matrix: str) -> DictConfig:
+    """The config with the keys that an older installed verl has in place of later ones."""
+    if matrix == INSTALLED:
+        with open_dict(config):
+            for key, earlier in EARLIER.items():
+                node, last = _node(config, key)
+                if last not in (_node(defaults, key)[0] or ()) and last in (node or ()):
+                    value = node.pop(last)
+                    if earlier:
+                        OmegaConf.update(config, earlier, value)
+    return config
+
+
+def _node(config: DictConfig, key: str) -> tuple[DictConfig | None, str]:
+    """The table that a key stands in, None where there is none, and its last name."""
+    parent, _, last = key.rpartition(".")
+    return (OmegaConf.select(config, parent) if parent else config), last
 
 
 @contextmanager

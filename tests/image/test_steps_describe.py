@@ -192,3 +192,21 @@ def test_steps_are_modules_that_the_dockerfile_names():
     assert all(importlib.util.find_spec(name) for name in named)
     shown = {path.stem for path in Path(describe.__file__).parent.glob("*.py")} - {"__init__", "step", "sbom"}
     assert {name.rpartition(".")[2] for name in named} == shown
+
+
+def test_smoke_composes_on_the_commercial_matrixs_verl(tmp_path, monkeypatch):
+    """Its keys are the recorded ones of 796871d, written down as that verl's own configuration."""
+    from omegaconf import OmegaConf
+
+    from recipes import compose as composing
+
+    commercial = composing.verl_defaults("commercial")
+    (tmp_path / "ppo_megatron_trainer.yaml").write_text(OmegaConf.to_yaml(commercial))
+    monkeypatch.setattr(composing, "verl_configs", lambda: tmp_path)
+    composing.verl_defaults.cache_clear()
+    try:
+        config = compose("smoke", ["trainer.total_training_steps=2"]).config
+    finally:
+        composing.verl_defaults.cache_clear()
+    assert config.ray_init.num_cpus == 8 and "ray_kwargs" not in config
+    assert config.trainer.total_training_steps == 2
