@@ -5,6 +5,8 @@ ARG CPU_BASE_IMAGE=debian:bookworm-slim
 
 # ---- cpu: the emulated NPU and the cpu matrix --------------------------------------------------------------------
 FROM ${CPU_BASE_IMAGE} AS cpu-base
+# Builds are root's; both images end as user 1000.
+# hadolint ignore=DL3002
 USER 0
 COPY image/debian.sh image/debian.txt /opt/ascend-rl/project/image/
 RUN /opt/ascend-rl/project/image/debian.sh cpu
@@ -44,6 +46,8 @@ HEALTHCHECK --interval=60s --timeout=20s CMD ["python", "-S", "/opt/ascend-rl/pr
 
 # ---- performance and commercial, on CANN --------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS base
+# Builds are root's; both images end as user 1000.
+# hadolint ignore=DL3002
 USER 0
 COPY image/debian.sh image/debian.txt /opt/ascend-rl/project/image/
 RUN /opt/ascend-rl/project/image/debian.sh npu

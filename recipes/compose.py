@@ -45,7 +45,7 @@ ADDED = {
 }
 
 
-# Keys that an installed verl older than the cpu matrix's lacks, each with what it has in its place. The commercial image
+# Keys that an installed verl older than the cpu matrix's lacks, each with what it has instead. The commercial image
 # has 796871d, which weighs no rollouts and gives Ray the number of CPUs alone (verl/trainer/main_ppo.py).
 EARLIER = {
     "algorithm.rollout_is_threshold": None,
