@@ -58,8 +58,9 @@ def install(pin: Pin, how: dict, source: Path, matrix: str) -> None:
 
 def build_environment(pin: Pin, how: dict) -> dict[str, str]:
     """What a build gets on top of the step's environment."""
-    scm = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_" + how["package"].upper().replace("-", "_")
-    added = {scm: pin.version or f"0+g{pin.commit[:12]}", **how.get("environment", {})}
+    # Not …_FOR_NAME: the setup.py of vLLM and vllm-ascend ask setuptools-scm without a name.
+    version = {"SETUPTOOLS_SCM_PRETEND_VERSION": pin.version or f"0+g{pin.commit[:12]}"}
+    added = {**version, **how.get("environment", {})}
     stubs = CANN / f"{platform.machine()}-linux" / "devlib"  # the driver's libraries, which only a host has
     if stubs.is_dir():
         added["LD_LIBRARY_PATH"] = f"{os.environ.get('LD_LIBRARY_PATH', '')}:{stubs}"

@@ -143,5 +143,5 @@ def test_a_build_that_fails_ends_in_its_telling_line(tmp_path, monkeypatch):
 def test_a_build_gets_the_matrixs_version_instead_of_gits():
     how = contents()["components"]["vllm"]
     added = components.build_environment(pins(MATRIX)["vllm"], how)
-    assert added["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_VLLM"] == pins(MATRIX)["vllm"].version
+    assert added["SETUPTOOLS_SCM_PRETEND_VERSION"] == pins(MATRIX)["vllm"].version
     assert added["VLLM_TARGET_DEVICE"] == "empty"
