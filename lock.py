@@ -31,13 +31,23 @@ DEFAULT = "performance"  # the matrix whose lock is requirements.lock
 GLIBC = 35  # 2.35 is that of Ubuntu 22.04, the NPU matrices' base
 
 
+def run(name: str | None, again: bool) -> int:
+    """Writes, or with `again` checks, the lock of one matrix or of all. The highest exit code."""
+    return max((check if again else write)(one) for one in ([name] if name else names()))
+
+
+def names() -> list[str]:
+    """The matrices that have a lock."""
+    return [name for name in matrix.names() if matrix.load(name).lock]
+
+
 def write(name: str) -> int:
     """Resolves a matrix and writes its lock."""
     chosen = _lockable(name)
     path = lock_file(name)
     text = resolve(chosen)
     _replace(path, text)
-    print(f"{path.name}: {text.count('==')} packages, {text.count('--hash')} hashes")
+    print(f"{path.name}: {_count(text)} packages, {text.count('--hash')} hashes")
     return 0
 
 
@@ -64,7 +74,7 @@ def check(name: str) -> int:
     wanted = resolve(chosen)
     differences = list(differences_between(written, wanted))
     if not differences:
-        print(f"{path.name}: up to date, {wanted.count('==')} packages")
+        print(f"{path.name}: up to date, {_count(wanted)} packages")
         return 0
     print(f"{path.name}: out of date; make it with `invoke lock --matrix {name}`. What would change:")
     print("\n".join(f"  {line}" for line in differences))
@@ -86,7 +96,7 @@ def requirements(chosen: matrix.Matrix) -> list[str]:
 def asked(chosen: matrix.Matrix) -> list[str]:
     """What components ask for that are no packages of the index, as requirement lines, sorted."""
     lines = {line for one in chosen.components.values() for line in one.requires}
-    return sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in chosen.lock.exclude)
+    return sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in _excluded(chosen))
 
 
 def overrides(chosen: matrix.Matrix) -> list[str]:
@@ -122,6 +132,11 @@ def resolve(chosen: matrix.Matrix) -> str:
     with tempfile.TemporaryDirectory(prefix="lock-") as folder:
         resolution = _run_uv(chosen, Path(folder))
     packages = sorted(resolution["packages"], key=lambda package: package["name"])
+    for table in (chosen.lock.sdist, *chosen.lock.elsewhere.values()):
+        if unknown := table.keys() - {package["name"] for package in packages}:
+            raise UserError(
+                f"[{chosen.name}.lock] names {', '.join(sorted(unknown))}, for which nothing asks; remove it"
+            )
     return _header(chosen) + "\n" + "".join(entry for package in packages for entry in _entries(chosen, package))
 
 
@@ -144,9 +159,12 @@ def differences_between(written: str, wanted: str) -> Iterator[str]:
 def _lockable(name: str) -> matrix.Matrix:
     chosen = matrix.load(name)
     if chosen.lock is None:
-        able = [other for other in matrix.names() if matrix.load(other).lock]
-        raise UserError(f"matrix {name} has no [{name}.lock] in matrix.toml; `invoke lock` knows {', '.join(able)}")
+        raise UserError(f"matrix.toml has no [{name}.lock]; `invoke lock` knows {', '.join(names())}")
     return chosen
+
+
+def _excluded(chosen: matrix.Matrix) -> set[str]:
+    return {canonicalize_name(name) for name in chosen.lock.exclude}
 
 
 def _from_source(chosen: matrix.Matrix) -> list[str]:
@@ -235,8 +253,8 @@ def _hashes(chosen: matrix.Matrix, package: dict, machine: str) -> list[str]:
         fitting = [package["sdist"]] if "sdist" in package else []
     if not fitting:
         raise UserError(
-            f"{name} {package['version']} has no file that Linux {machine} can install; choose another version, or give "
-            f"the reason for building it from source in [{chosen.name}.lock.sdist]"
+            f"{name} {package['version']} has no file that Linux {machine} can install; choose another version, or "
+            f"give the reason for building it from source in [{chosen.name}.lock.sdist]"
         )
     return [one["hashes"]["sha256"] for one in fitting]
 
@@ -282,3 +300,8 @@ def _packages(text: str) -> dict[str, tuple[str, frozenset[str]]]:
             name = canonicalize_name(match[1]) + (f" ({match[3]})" if match[3] else "")
             packages[name] = (match[2], frozenset(re.findall(r"sha256:(\w+)", entry)))
     return packages
+
+
+def _count(text: str) -> int:
+    """Packages of a lock; one with several builds counts once."""
+    return len({name.partition(" ")[0] for name in _packages(text)})

@@ -6,21 +6,32 @@ file, the line and the key, what was expected and what was found.
 
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from errors import UserError
 
 MATRIX_FILE = Path(__file__).resolve().parent / "matrix.toml"
+
+
+def _day(value: str) -> str:
+    """A date that the calendar has."""
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        raise ValueError("expected a day of the calendar") from None
+    return value
+
 
 Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Url = Annotated[str, StringConstraints(pattern=r"^https://\S+$")]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")]
-Date = Annotated[str, StringConstraints(pattern=r"^20\d\d-\d\d-\d\d$")]
+Date = Annotated[str, StringConstraints(pattern=r"^20\d\d-\d\d-\d\d$"), AfterValidator(_day)]
 Asked = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[^\]]+\])?[^\s;@]*$")]
 Machine = Literal["x86_64", "aarch64"]
 Install = Literal["vendor", "git", "index", "sdist", "torch", "absent"]

@@ -215,12 +215,12 @@ def patches_diff(_, matrix=None, root=None, check=False, json=False):
     return command.diff(matrix, root, check, json)
 
 
-@command(help={"matrix": "version matrix", "check": "resolve again and compare, write nothing"})
-def lock(_, matrix="cpu", check=False):
+@command(help={"matrix": "version matrix, else all", "check": "resolve again and compare, write nothing"})
+def lock(_, matrix=None, check=False):
     """Resolve a matrix into its hashed lock, or check that the lock is up to date."""
     import lock
 
-    return lock.check(matrix) if check else lock.write(matrix)
+    return lock.run(matrix, check)
 
 
 @command(

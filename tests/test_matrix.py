@@ -24,12 +24,16 @@ PERFORMANCE = {
     "mindspeed": "35da6ac393b125658733651958301ff94be0da0e",
     "megatron-lm": "a845aa7e12b3a117e24c2352b9e3e60bad2e3a17",
     "tensordict": "0.10.0",
+    "torchvision": "0.22.1",
+    "transformers": "4.57.1",
+    "ray": "2.46.0",
 }
 COMMERCIAL = PERFORMANCE | {
     "verl": "796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
     "vllm": "38217877aa70041c0115ee367b75197af9cbc5ad",
     "vllm-ascend": "1de16ead8eecfec8903ec1b330b27a4fa2593c35",
     "mindspeed": "1cdd0abd75e40936ad31721c092f57c695dd72c4",
+    "transformers": "4.55.0",
 }
 CPU = {
     "verl": "0.6.0",
@@ -75,7 +79,8 @@ def test_commercial_differs_from_performance_only_where_it_says_so():
     performance, commercial = matrix.load("performance"), matrix.load("commercial")
     assert performance.components.keys() == commercial.components.keys()
     differing = {name for name, one in performance.components.items() if commercial.component(name) != one}
-    assert differing == {"verl", "vllm", "vllm-ascend", "mindspeed"}
+    assert differing == {"verl", "vllm", "vllm-ascend", "mindspeed", "transformers"}
+    assert commercial.requirements == performance.requirements and commercial.lock == performance.lock
 
 
 def test_cpu_has_no_mindspeed_and_says_why():
@@ -126,6 +131,17 @@ VERL = 'commit = "21271aabb90b074d943e7445525cabfec9f316f4"'
         (VERL, 'commit = "21271aa"', "verl.commit: expected a full commit, 40 hexadecimal digits, found '21271aa'"),
         (VERL, "commit = 21271", "performance.components.verl.commit: expected a text, found 21271"),
         ('cutoff = "2025-11-15"', 'cutoff = "tomorrow"', "cpu.lock.cutoff: expected a date, such as 2025-11-15"),
+        ('cutoff = "2025-11-15"', 'cutoff = "2025-11-31"', "cpu.lock.cutoff: expected a day of the calendar"),
+        (
+            'requires = [\n    "einops", ',
+            'requires = [\n    "einops >= 0.8", ',
+            "megatron-lm.requires.0: expected a requirement, such as numpy<2, found 'einops >= 0.8'",
+        ),
+        (
+            'sha256 = ["a168',
+            'sha256 = ["',
+            "performance.lock.elsewhere.x86_64.torch.sha256.0: expected a sha256, 64 hexadecimal digits",
+        ),
         ('extends = "performance"', 'extends = "cpuu"', "commercial.extends: expected one of performance, cpu"),
         (
             'numpy = { version = "1.26.4"',
@@ -140,7 +156,7 @@ VERL = 'commit = "21271aabb90b074d943e7445525cabfec9f316f4"'
         ),
         ('version = "25.2.1"', 'verison = "25.2.1"', "performance.components.hdk.verison: unknown key, found '25.2.1'"),
         ('title = "tuned for throughput"', 'title = "tuned', "performance.title: not TOML"),
-        ('install = "vendor"', 'install = "hope"', "hdk.install: expected 'vendor', 'git', 'index', 'sdist'"),
+        ('install = "vendor"', 'install = "hope"', "base.install: expected 'vendor', 'git', 'index', 'sdist'"),
     ],
 )
 def test_a_mistake_is_named_by_line_and_key(tmp_path, old, new, expected):

@@ -54,8 +54,6 @@ def test_the_list_needs_none_of_the_stack():
     ("arguments", "code", "message"),
     [
         (["lock", "--matrix", "nope"], 2, "error: unknown matrix 'nope': matrix.toml has performance, commercial, cpu"),
-        (["lock", "--matrix", "performance"], 2, "installed by the image"),
-        (["lock", "--check", "--matrix", "commercial"], 2, "installed by the image"),
         (["recipes.show", "smok"], 2, "did you mean smoke?"),
         (["recipes.diff", "smoke", "smok"], 2, "did you mean smoke?"),
         (["train", "--recipe", "smok"], 2, "did you mean smoke?"),

@@ -1,4 +1,8 @@
-"""Runs a recipe in miniature, two steps and the second again from the first's checkpoint, and judges what it saw."""
+"""Runs a recipe in miniature, two steps and the second again from the first's checkpoint, and judges what it saw.
+
+The second step is made again by new processes: those of the first run would hide F28, since an optimizer that has its
+moments already names them when a checkpoint is loaded.
+"""
 
 import json
 import os

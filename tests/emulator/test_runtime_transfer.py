@@ -95,3 +95,19 @@ print(x.tolist(), group.size(), group.name())
 def test_a_group_from_a_store():
     """As vllm-ascend's platform makes groups without torch.distributed's global state."""
     assert run(STATELESS).stdout == "[1.0, 1.0] 1 hccl\n"
+
+
+MANY_GROUPS = """
+import collections, os
+import torch
+import torch.distributed as dist
+from torch_npu._C._distributed_c10d import ProcessGroupHCCL
+groups = [ProcessGroupHCCL(dist.PrefixStore(str(i), dist.HashStore()), 0, 1) for i in range(5)]
+names = [open(f"/proc/self/task/{one}/comm").read().strip() for one in os.listdir("/proc/self/task")]
+print(len(groups), names.count("gloo_tcp_loop"))
+"""
+
+
+def test_groups_share_one_transport():
+    """Eight ranks of Megatron's dozens of groups kept a core busy with waking up."""
+    assert run(MANY_GROUPS).stdout == "5 1\n"

@@ -24,3 +24,8 @@ def test_nothing_is_captured(on, tmp_path):
 
 def test_with_the_real_compile_graphs_are_captured(on, tmp_path):
     assert on(captured, True, tmp_path) == 4  # two sizes, before and after the layer's attention
+
+
+def test_so_that_nothing_refuses_task_queue_2(on, tmp_path):
+    """F12's other half: what a real capture refuses passes here, and both can be recommended together."""
+    assert on(captured, False, tmp_path, TASK_QUEUE_ENABLE=2) == 0

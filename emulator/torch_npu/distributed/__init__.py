@@ -1,6 +1,7 @@
 """The hccl backend: torch's gloo on the memory of npu tensors, under torch_npu's names."""
 
 import datetime
+import functools
 
 import npu_device
 import torch.distributed as dist
@@ -24,8 +25,19 @@ class ProcessGroupHCCL(npu_device.ProcessGroupHCCL):
     Options = Options
 
     def __init__(self, store, rank, size, options=None):
-        timeout = (options or Options())._timeout
-        super().__init__(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
+        gloo = dist.ProcessGroupGloo._Options()
+        gloo._devices = [_transport()]
+        gloo._timeout = (options or Options())._timeout
+        super().__init__(dist.ProcessGroupGloo(store, rank, size, gloo), rank, size)
+
+
+@functools.cache
+def _transport():
+    """What all groups of this process send through.
+
+    Each has a thread that wakes a hundred times a second; Megatron makes dozens of groups, on eight ranks on two cores.
+    """
+    return dist.ProcessGroupGloo.create_default_device()
 
 
 def _create(backend, options):
