@@ -49,7 +49,7 @@ class StandIns:
         values |= arguments
         given = [f"--build-arg={key}={value}" for key, value in values.items()]
         settings = ["--isolation", "chroot", "--pull-never", "--format", "docker", "--timestamp", base.EPOCH]
-        command = ["build", "--layers", *settings, "--target", target, "--tag", name, *self.options, *given, *options]
+        command = ["build", *settings, "--target", target, "--tag", name, *self.options, *given, *options]
         return self.store.buildah(*command, str(at or self.context))
 
     def image(self, name: str, *options: str, **how) -> Image:
