@@ -331,7 +331,8 @@ def vllm_pair(case: Case) -> Iterator[Fault]:
     """Releases carry the number of the vLLM they are for; a build from a commit may carry none."""
     ours, found = needed(case, "vllm-ascend"), case.facts.env("VLLM_VERSION") or needed(case, "vllm")
     wanted, have = versions.numbers(ours, 3), versions.numbers(found, 3)
-    if wanted < (0, 7) or "dev" in ours or "dev" in found:
+    from_commit = any(source_commit(case, name) for name in ("vllm", "vllm-ascend"))  # which says more than its version
+    if wanted < (0, 7) or "dev" in ours or "dev" in found or from_commit:
         raise Skip(Text("built from a commit: the commits are compared", "从提交构建：按提交比较"))
     if wanted != have:
         yield Fault(".".join(map(str, wanted)), found, _install("vllm", case.component("vllm"), "vllm"))
