@@ -1,5 +1,7 @@
 """The stand-ins themselves, as far as that can be seen without building an image."""
 
+import subprocess
+import time
 import tomllib
 
 import pytest
@@ -29,6 +31,9 @@ def test_the_same_tree_makes_the_same_commit(tmp_path):
     one, two = (sources.commit(tmp_path / name, tmp_path / f"{name}.git") for name in ("one", "two"))
     (tmp_path / "two" / "a.py").write_text("a = 2\n")
     assert one == two != sources.commit(tmp_path / "two", tmp_path / "three.git")
+    command = ["git", "-C", tmp_path / "one.git", "log", "-1", "--format=%at %ct"]
+    dates = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(set(dates)) == 1 and int(dates[0]) < time.time() - 86400  # not those of the day
 
 
 @pytest.mark.parametrize("name", context.MATRICES)
