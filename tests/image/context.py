@@ -25,19 +25,20 @@ FOLDERS = {
     "mindspeed": "MindSpeed",
     "megatron-lm": "Megatron-LM",
 }
-# Requirements that the stand-ins do not meet: package, what it asks for, matrices, why.
-MEANT = (
-    ("torch-npu", "torch", MATRICES, "its wheel asks for the torch that only PyTorch's index has"),
-    *(
-        ("vllm", name, ("commercial",), "vLLM 0.11.0 stands in for the commit before it")
-        for name in ("compressed-tensors", "lm-format-enforcer", "outlines-core", "transformers", "xgrammar")
-    ),
-)
+# Requirements of vLLM 0.11.0 that the commercial matrix does not meet, whose commit is older.
+MEANT = ("compressed-tensors", "lm-format-enforcer", "outlines-core", "xgrammar")
 
 
 def make(folder: Path, commits: dict[str, dict[str, str]], trees: Path) -> Path:
     """Makes it in a new folder. `commits`: matrix to component to commit; `trees`: checkouts, a folder a matrix."""
     copy(folder)
+    change(folder, commits)
+    subprocess.run([sys.executable, "-m", "patches.pins", trees], cwd=folder, check=True, timeout=600)
+    return folder
+
+
+def change(folder: Path, commits: dict[str, dict[str, str]]) -> None:
+    """Writes the stand-in versions into matrix.toml, the locks and the list of meant conflicts."""
     table = folder / "matrix.toml"
     text = table.read_text()
     for name, pinned in commits.items():
@@ -47,14 +48,11 @@ def make(folder: Path, commits: dict[str, dict[str, str]], trees: Path) -> Path:
     table.write_text(_other_torch(text))
     for name in MATRICES:
         _follow(folder, name)
-    rows = (
-        f'\n[[allowed]]\npackage = "{package}"\nrequires = "{other}"\nmatrices = {list(which)}\nwhy = "{why}"\n'
-        for package, other, which, why in MEANT
+    row = (
+        '\n[[allowed]]\npackage = "vllm"\nrequires = "{}"\nmatrices = ["commercial"]\nwhy = "another vLLM stands in"\n'
     )
     with (folder / "image/contents.toml").open("a") as contents:
-        contents.writelines(rows)
-    subprocess.run([sys.executable, "-m", "patches.pins", trees], cwd=folder, check=True, timeout=600)
-    return folder
+        contents.writelines(row.format(name) for name in MEANT)
 
 
 def copy(folder: Path) -> None:
