@@ -52,6 +52,7 @@ def install(pin: Pin, how: dict, source: Path, matrix: str) -> None:
     if done.returncode:
         print(done.stdout[-20000:], file=sys.stderr)
         raise StepError(f"{pin.name} {pin.commit} to build", _telling(done.stdout), "see the lines above")
+    shutil.rmtree(source / "build", ignore_errors=True)  # objects, where the tree stays
     version = record_commit(importlib.metadata.distribution(how["package"]), pin)
     say(f"{pin.name} {version} from {pin.commit}")
 

@@ -10,7 +10,8 @@ from image.steps.step import PROJECT, StepError, run, say
 # Below the environment's packages, none of it read when something runs: (pattern, why it is there).
 UNUSED = (
     ("torch/test", "torch's own test programs"),
-    ("torch/bin", "protoc and further test programs"),
+    ("torch/bin/protoc*", "a compiler; torch_shm_manager beside it is used"),
+    ("torch/bin/*[tT]est*", "test programs"),
     ("torch/lib/*.a", "static libraries"),
     ("ray/jars", "Ray for Java"),
     ("ray/cpp", "Ray for C++"),
