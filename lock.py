@@ -14,21 +14,18 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from functools import cache
 from pathlib import Path
 
-from packaging.markers import Marker
 from packaging.requirements import Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 import matrix
+import wheels
 from environment import explain, uv_environment
 from errors import UserError, unwritable
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "performance"  # the matrix whose lock is requirements.lock
-GLIBC = 35  # 2.35 is that of Ubuntu 22.04, the NPU matrices' base
 
 
 def run(name: str | None, again: bool) -> int:
@@ -225,8 +222,8 @@ def _header(chosen: matrix.Matrix) -> str:
 
 def _entries(chosen: matrix.Matrix, package: dict) -> Iterator[str]:
     """One package of the lock, or nothing; one entry for each machine where they have different builds."""
-    name, version = package["name"], package["version"]
-    machines = [one for one in chosen.lock.machines if _wanted_on(package.get("marker"), one, chosen)]
+    name, version, python = package["name"], package["version"], chosen.component("python").version
+    machines = [one for one in chosen.lock.machines if wheels.holds(package.get("marker"), one, python)]
     apart = {one: build for one in machines if (build := chosen.lock.elsewhere.get(one, {}).get(name))}
     if ordinary := [one for one in machines if one not in apart]:
         hashes = {digest for machine in ordinary for digest in _hashes(chosen, package, machine)}
@@ -247,8 +244,8 @@ def _entry(chosen: matrix.Matrix, pin: str, machines: list[str], hashes: set[str
 
 def _hashes(chosen: matrix.Matrix, package: dict, machine: str) -> list[str]:
     """The hashes of the files that a machine can install: wheels, else the source archive where it is allowed."""
-    name = package["name"]
-    fitting = [wheel for wheel in package.get("wheels", []) if _fits(_file_name(wheel), machine, chosen)]
+    name, python = package["name"], chosen.component("python").version
+    fitting = [one for one in package.get("wheels", []) if wheels.fits(_file_name(one), machine, python)]
     if name in _from_source(chosen) or (not fitting and name in chosen.lock.sdist):
         fitting = [package["sdist"]] if "sdist" in package else []
     if not fitting:
@@ -259,37 +256,8 @@ def _hashes(chosen: matrix.Matrix, package: dict, machine: str) -> list[str]:
     return [one["hashes"]["sha256"] for one in fitting]
 
 
-def _wanted_on(marker: str | None, machine: str, chosen: matrix.Matrix) -> bool:
-    if not marker:
-        return True
-    python = chosen.component("python").version
-    place = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": machine}
-    place |= {"python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython"}
-    return Marker(marker).evaluate({**place, "platform_python_implementation": "CPython"})
-
-
 def _file_name(file: dict) -> str:
     return file.get("name") or file["url"].rsplit("/", 1)[-1].replace("%2B", "+")
-
-
-def _fits(file_name: str, machine: str, chosen: matrix.Matrix) -> bool:
-    """Whether a glibc Linux of that machine can install the wheel with the matrix's Python."""
-    try:
-        *_, tags = parse_wheel_filename(file_name)
-    except InvalidWheelFilename:
-        return False
-    return not tags.isdisjoint(_supported(chosen.component("python").version, machine))
-
-
-@cache
-def _supported(python: str, machine: str) -> frozenset[Tag]:
-    """The tags of wheels that such a machine can install."""
-    major, minor = map(int, python.split("."))
-    glibc = [f"manylinux_2_{one}_{machine}" for one in range(GLIBC, 4, -1)]
-    platforms = [*glibc, *(f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
-    interpreter = f"cp{major}{minor}"
-    own = cpython_tags((major, minor), [interpreter], platforms)
-    return frozenset([*own, *compatible_tags((major, minor), interpreter, platforms)])
 
 
 def _packages(text: str) -> dict[str, tuple[str, frozenset[str]]]:

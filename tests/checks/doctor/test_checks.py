@@ -1,4 +1,4 @@
-"""Every check on a machine where it finds something and on one where it does not, and eight machines as a whole."""
+"""Every check on a machine where it finds something and on one where it does not, and nine machines as a whole."""
 
 import pytest
 
