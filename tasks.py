@@ -224,6 +224,30 @@ def lock(_, matrix=None, check=False):
 
 
 @command(
+    iterable=["mirror"],
+    help={
+        "matrix": "performance, commercial, or cpu for machines without an NPU",
+        "print": "print the script that runs the image on this host, build nothing",
+        "facts": "with --print: for the host of this file (`python3 -m checks.facts > FILE` there)",
+        "dry-run": "print the command that builds, build nothing",
+        "base": "another base image, best with its digest (NAME@sha256:…)",
+        "mirror": "NAME=URL, where a component's source is fetched instead; can be repeated",
+        "release": "refuse a base without a digest and a checkout with edits",
+        "tag": "name of the image, else ascend-rl:MATRIX",
+        "engine": "docker, podman or buildah, else the first that is installed",
+    },
+)
+def image(
+    _, matrix="performance", print=False, facts=None, dry_run=False, base=None, mirror=None, release=False, tag=None,
+    engine=None,
+):  # fmt: skip
+    """Build the image of a matrix, or print the exact command that runs it on this host."""
+    from image.build import Asked, run
+
+    return run(Asked(matrix, print, facts, dry_run, base, mirror or (), release, tag, engine))
+
+
+@command(
     help={
         "k": "run the tests whose names match, pytest's -k",
         "quick": "leave out what takes long (trainings, compilations)",
@@ -257,6 +281,6 @@ def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
     return bench(recipe, steps, rounds)
 
 
-namespace = Collection(train, lint, doctor, triage, problems, data, weights, lock, test, bench)
+namespace = Collection(train, lint, doctor, triage, problems, data, weights, lock, image, test, bench)
 namespace.add_collection(Collection("recipes", recipes_list, recipes_show, recipes_diff, recipes_compare))
 namespace.add_collection(Collection("patches", patches_list, patches_apply, patches_revert, patches_diff))

@@ -52,7 +52,7 @@ def ensure(python: str = sys.executable, progress: Callable[[str], None] | None 
     facts = _ask(python)
     device_key = _device_key(facts)
     name = f"{device_key}-{_links_key()}"
-    root = _root(facts)
+    root = _root(facts, name)
     folder = root / name
     if folder.is_dir():
         return folder
@@ -66,7 +66,8 @@ def ensure(python: str = sys.executable, progress: Callable[[str], None] | None 
 def folder(python: str = sys.executable) -> Path:
     """Where the site folder for the torch of `python` is or will be. Builds nothing. Raises SiteError."""
     facts = _ask(python)
-    return _root(facts) / f"{_device_key(facts)}-{_links_key()}"
+    name = f"{_device_key(facts)}-{_links_key()}"
+    return _root(facts, name) / name
 
 
 def links() -> dict[str, Path]:
@@ -108,9 +109,14 @@ def _links_key() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _root(facts: dict) -> Path:
-    """In the environment, so that it goes when that goes; in the user's cache where the environment is read-only."""
+def _root(facts: dict, name: str) -> Path:
+    """In the environment, so that it goes when that goes; in the user's cache where the environment is read-only.
+
+    A folder that is there already needs no writing: images have it made.
+    """
     preferred = Path(facts["prefix"]) / "emulator"
+    if (preferred / name).is_dir():
+        return preferred
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascend-rl" / "emulator"
     for root in (preferred, cache):
         try:

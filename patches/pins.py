@@ -35,10 +35,16 @@ def made(matrix: str, place: Place) -> Pins:
 
 
 def differences(matrix: str, place: Place) -> list[str]:
-    """What of a patched tree is not as the lock says, a line each."""
+    """What of a patched tree is not as the lock says, a line each.
+
+    In an environment: of the packages that are installed; what a checkout has beside them is not there.
+    """
     found = []
     for name, pin in load()[matrix].items():
-        actual = journal.digest(journal.read(place.home / _in(place, name)))
+        path = _in(place, name)
+        if path is None:
+            continue
+        actual = journal.digest(journal.read(path))
         if actual != pin["after"]:
             state = "missing" if actual is None else "not patched" if actual == pin["before"] else "another file"
             found.append(f"{name}: expected {pin['after'][:12]}, found {state}")
@@ -59,10 +65,14 @@ def main(arguments: list[str]) -> int:
     return 2
 
 
-def _in(place: Place, name: str) -> Path:
-    """A file of the lock in this place: a tree of checkouts, or packages beside each other."""
+def _in(place: Place, name: str) -> Path | None:
+    """A file of the lock in this place: a tree of checkouts, packages beside each other, or an environment."""
     checkout, rest = name.split("/", 1)
-    return Path(name) if (place.home / checkout / rest.split("/")[0]).is_dir() else Path(rest)
+    package = rest.split("/")[0]
+    if place.root is None:
+        folder = place.folder(package)
+        return folder / rest if folder else None
+    return place.home / name if (place.home / checkout / package).is_dir() else place.home / rest
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+import manifest
 from errors import UserError
 from recipes import keys, overrides, schema
 
@@ -44,6 +45,15 @@ ADDED = {
 }
 
 
+# Keys that an installed verl older than the cpu matrix's lacks, each with what it has instead. The commercial image
+# has 796871d, which weighs no rollouts and gives Ray the number of CPUs alone (verl/trainer/main_ppo.py).
+EARLIER = {
+    "algorithm.rollout_is_threshold": None,
+    "ray_kwargs.ray_init.num_cpus": "ray_init.num_cpus",
+    "ray_kwargs": None,
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A recipe that was found and composed."""
@@ -58,8 +68,9 @@ class Recipe:
 def compose(name: str, settings: Sequence[str] = (), matrix: str | None = None) -> Recipe:
     """The recipe called `name` (or the file `name`, if it ends in .yaml) with `settings`, each a Hydra override.
 
-    `matrix` instead of the recipe's own chooses the option of that name of its stack group. Raises UserError for an
-    unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings at once.
+    `matrix` instead of the recipe's own (in an image: the image's) chooses the option of that name of its stack group.
+    Raises UserError for an unknown recipe, a matrix that it is not for, and all mistakes in the file or in the settings
+    at once.
     """
     recipe, found, refused = judge(name, settings, matrix)
     if found or refused:
@@ -75,14 +86,16 @@ def judge(name: str, settings: Sequence[str] = (), matrix: str | None = None) ->
     os.environ.setdefault("ASCEND_RL_HOME", str(HOME))  # recipes place their files with it
     file = find(name)
     written = _defaults_list(file)
-    chosen = matrix or _set_stack(settings) or written.matrix
+    chosen = matrix or _set_stack(settings) or _of_image(written) or written.matrix
     stack = _stack_setting(file, written, chosen)
-    plain = _compose(file.parent, file.stem, chosen, stack)
     defaults, types = verl_defaults(chosen), verl_types(chosen)
+    plain = _fitted(_compose(file.parent, file.stem, chosen, stack), defaults, chosen)
     found = list(_file_faults(plain, defaults, types, ADDED.get(chosen, ())))
     refused = overrides.faults(settings, overrides.Known(plain, defaults, types, written.groups))
     own = [setting for setting in settings if not setting.startswith(f"{STACK}=")]
-    config = _compose(file.parent, file.stem, chosen, [*stack, *own]) if own and not refused else plain
+    config = plain
+    if own and not refused:
+        config = _fitted(_compose(file.parent, file.stem, chosen, [*stack, *own]), defaults, chosen)
     if not found and not refused:
         found = list(keys.unresolved(config, defaults, types))
     return Recipe(file.stem, name, file, config, chosen), [f"{file}: {fault}" for fault in found], refused
@@ -221,6 +234,12 @@ def _set_stack(settings: Sequence[str]) -> str | None:
     return chosen[-1] if chosen else None
 
 
+def _of_image(written: _Written) -> str | None:
+    """The matrix of the image that this runs in, where the recipe is for it."""
+    own = manifest.matrix()
+    return own if own in written.groups.get(STACK, ()) else None
+
+
 def _stack_setting(file: Path, written: _Written, chosen: str) -> list[str]:
     """The override that makes the recipe one for the chosen matrix."""
     options = written.groups.get(STACK)
@@ -239,6 +258,25 @@ def _compose(folder: Path, name: str, matrix: str, settings: Sequence[str] = ())
     places = [_quoted(f"file://{path}") for path in dict.fromkeys((*parents, FOLDER)) if path != folder]
     with _errors(folder / f"{name}.yaml"), _recorded(matrix), _initialized(folder):
         return hydra_compose(name, overrides=[f"hydra.searchpath=[{','.join(places)}]", *settings])
+
+
+def _fitted(config: DictConfig, defaults: DictConfig, matrix: str) -> DictConfig:
+    """The config with the keys that an older installed verl has in place of later ones."""
+    if matrix == INSTALLED:
+        with open_dict(config):
+            for key, earlier in EARLIER.items():
+                node, last = _node(config, key)
+                if last not in (_node(defaults, key)[0] or ()) and last in (node or ()):
+                    value = node.pop(last)
+                    if earlier:
+                        OmegaConf.update(config, earlier, value)
+    return config
+
+
+def _node(config: DictConfig, key: str) -> tuple[DictConfig | None, str]:
+    """The table that a key stands in, None where there is none, and its last name."""
+    parent, _, last = key.rpartition(".")
+    return (OmegaConf.select(config, parent) if parent else config), last
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 import matrix as matrices
 from checks import doctor, facts
 from checks.doctor import document, report, verdict
-from checks.doctor.check import Case, PatchState
+from checks.doctor.check import CPU, Case, PatchState
 from checks.doctor.document import Facts
 from checks.doctor.verdict import Result
 from checks.words import Text, check_language, say
 from errors import UserError, unwritable
 from recipes import emulated, keys, rundir
-from recipes.compose import DEFAULT, INSTALLED, Recipe, compose, verl_defaults
+from recipes.compose import DEFAULT, Recipe, compose, verl_defaults
 from recipes.lint import memory
 from recipes.lint.facts import gather
 
@@ -36,6 +36,10 @@ HEADING = Text("{facts} · matrix {matrix}{recipe}", "{facts} · 版本矩阵 {m
 NO_NPU = Text(
     "no NPU on this machine, so judged by the matrix cpu, for emulated ones; --matrix performance asks for real NPUs",
     "本机没有 NPU，按模拟 NPU 的版本矩阵 cpu 检查；检查真实 NPU 环境请用 --matrix performance",
+)
+IMAGE_NO_NPU = Text(
+    "no NPU on this machine, so the image is judged for emulated ones; --matrix {matrix} asks for real NPUs",
+    "本机没有 NPU，按模拟 NPU 检查镜像；检查真实 NPU 环境请用 --matrix {matrix}",
 )
 HERE = Text("this machine", "本机")
 
@@ -56,11 +60,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Judged:
-    """One machine's verdict."""
+    """One machine's verdict. `emulated`: on what does not need an NPU."""
 
     name: str
     case: Case
     results: list[Result]
+    emulated: bool
 
 
 def run(asked: Asked) -> int:
@@ -117,11 +122,23 @@ def _documents(asked: Asked, settings: Mapping[str, object] | None) -> dict[str,
 
 def _judge(name: str, one: Facts, asked: Asked, recipe: Recipe | None, settings: Mapping | None) -> Judged:
     matrix = matrices.load(_matrix(asked, recipe, one))
-    elsewhere = asked.facts or asked.cluster or matrix.name == INSTALLED or not has_npu(one)
+    on_emulated = matrix.name == CPU or (_in_image(one) and not asked.matrix and _is_for_emulated(recipe, one))
+    elsewhere = asked.facts or asked.cluster or matrix.name == CPU or not (has_npu(one) or _in_image(one))
     patches = None if elsewhere else patch_states(matrix.name)
     case = Case(one, matrix, settings, patches, asked.recipe, host_gib(recipe, matrix.name) if recipe else None)
     silent = not one.has("format")  # a node that did not answer, which cluster.answered reports
-    return Judged(name, case, [] if silent else verdict.judge(case, doctor.CHECKS))
+    checks = [check for check in doctor.CHECKS if not on_emulated or CPU in check.matrices]
+    return Judged(name, case, [] if silent else verdict.judge(case, checks), on_emulated)
+
+
+def _in_image(one: Facts) -> bool:
+    """Whether these are the facts of a container of this project's image."""
+    return one.has("image/matrix")
+
+
+def _is_for_emulated(recipe: Recipe | None, one: Facts) -> bool:
+    """Whether emulated NPUs are meant: the recipe's, or without one those of a machine that has no others."""
+    return emulated.is_emulated(recipe.config) if recipe else not has_npu(one)
 
 
 def host_gib(recipe: Recipe, matrix: str) -> float:
@@ -130,11 +147,14 @@ def host_gib(recipe: Recipe, matrix: str) -> float:
 
 
 def _matrix(asked: Asked, recipe: Recipe | None, one: Facts) -> str:
-    """The one that was named, else the recipe's, else that of what the machine has."""
-    if asked.matrix or recipe:
-        emulation = recipe and emulated.is_emulated(recipe.config)
-        return asked.matrix or (INSTALLED if emulation else recipe.matrix)
-    return DEFAULT if has_npu(one) else INSTALLED
+    """The one that was named, else the recipe's, else the image's, else that of what the machine has."""
+    if asked.matrix:
+        return asked.matrix
+    if recipe and not emulated.is_emulated(recipe.config):
+        return recipe.matrix
+    if _in_image(one):
+        return one.text("image/matrix")
+    return DEFAULT if has_npu(one) and not recipe else CPU
 
 
 def has_npu(one: Facts) -> bool:
@@ -182,8 +202,9 @@ def _show(judged: Sequence[Judged], between: list[Result], asked: Asked) -> None
     for one in judged:
         named = f" · {asked.recipe}" if asked.recipe else ""
         heading = say(HEADING, asked.language).format(facts=one.name, matrix=one.case.matrix.name, recipe=named)
-        if not asked.matrix and not asked.recipe and one.case.matrix.name == INSTALLED:
-            heading += f"\n{say(NO_NPU, asked.language)}"
+        if not asked.matrix and not asked.recipe and one.emulated:
+            why = NO_NPU if one.case.matrix.name == CPU else IMAGE_NO_NPU
+            heading += f"\n{say(why, asked.language).format(matrix=one.case.matrix.name)}"
         report.show(one.results, heading, asked.language, console, brief=len(judged) > 1)
     if between:
         report.show(between, say(report.BETWEEN, asked.language), asked.language, console)

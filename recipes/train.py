@@ -10,12 +10,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+import manifest
 import matrix as matrices
 from checks import secrets
 from errors import UserError
 from patches import journal, places
 from recipes import command, failure, launch, metrics, preflight, prepare, resume, rundir
-from recipes.compose import DEFAULT, Recipe, compose
+from recipes.compose import DEFAULT, INSTALLED, Recipe, compose
 from recipes.order import Order
 from recipes.resume import Start
 from recipes.scratch import make as make_scratch
@@ -186,7 +187,10 @@ def _refuse_several_nodes(order: Order, config: DictConfig) -> None:
 
 
 def _matrix(order: Order, config: DictConfig) -> matrices.Matrix:
-    return matrices.load(order.matrix or OmegaConf.select(config, "launch.matrix") or DEFAULT)
+    named = order.matrix or OmegaConf.select(config, "launch.matrix") or DEFAULT
+    if named == INSTALLED:  # whatever is installed, and in an image that is the image's
+        named = manifest.matrix() or named
+    return matrices.load(named)
 
 
 def _run_path(order: Order, recipe: Recipe) -> Path:

@@ -26,10 +26,18 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 
+# What takes long and goes one after the other, each kind on one worker: by marker, in the order of their beginning.
+LONG = {"training": "runs", "image": "images"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before the worker looks for groups
 def pytest_collection_modifyitems(items):
-    """For the two workers of `invoke test`: one makes the runs first, one after the other; the rest goes by file."""
+    """For the two workers of `invoke test`: they begin with the runs and the images; the rest goes by file."""
+    order = [*LONG.values()]
+
+    def group(item) -> str:
+        return next((LONG[name] for name in LONG if item.get_closest_marker(name)), item.nodeid.partition("::")[0])
+
     for item in items:
-        name = "runs" if item.get_closest_marker("training") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=lambda item: item.get_closest_marker("training") is None)
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: order.index(group(item)) if group(item) in order else len(order))

@@ -18,6 +18,7 @@ CATEGORIES: dict[str, Text] = {
     "host": Text("Host", "主机"),
     "npu": Text("NPUs and driver", "NPU 与驱动"),
     "container": Text("Container", "容器"),
+    "image": Text("Image", "镜像"),
     "cann": Text("CANN and NNAL", "CANN 与 NNAL"),
     "packages": Text("Python packages", "Python 包"),
     "network": Text("Network", "网络"),

@@ -17,8 +17,8 @@ HOT = 85  # degrees Celsius; npu-smi's own warning level depends on the board
 SERVERS = {"A2": 8, "A3": 16}
 DCMI = {  # what the driver's errors mean, in a container above all
     -8005: Text(
-        "stop the container that holds the NPU; or docker run --privileged … (--cap-add DAC_OVERRIDE and all mounts)",
-        "停止占用 NPU 的容器，或使用 docker run --privileged …（或加 --cap-add DAC_OVERRIDE 及全部挂载）",
+        "stop the container that holds the NPU; run it as invoke image --print says; for root: --cap-add DAC_OVERRIDE",
+        "停止占用 NPU 的容器；按 invoke image --print 的命令启动；root 需要 --cap-add DAC_OVERRIDE",
     ),
     -8020: Text(
         "stop what uses the device; source /usr/local/Ascend/ascend-toolkit/set_env.sh",
@@ -173,7 +173,9 @@ def smi_version(case: Case) -> Iterator[Fault]:
 def nodes(case: Case) -> Iterator[Fault]:
     wanted, found = len(chips(case.facts)), count_nodes(case.facts)
     if found < wanted:
-        yield Fault(f"{wanted} × /dev/davinciN", str(found), f"docker run --device /dev/davinci{found} …, --privileged")
+        yield Fault(
+            f"{wanted} × /dev/davinciN", str(found), f"docker run --device /dev/davinci{found} …; invoke image --print"
+        )
 
 
 @check(

@@ -71,13 +71,23 @@ def _commit(case: Case, name: str, component, distribution: str) -> Iterator[Fau
 
 def _known_commit(case: Case, distribution: str) -> str | None:
     """Where it was installed from: the commit, or what came from the index and so from a release."""
-    source, tree = f"stack/sources/{distribution}", f"stack/trees/{distribution.replace('-', '_')}"
-    for place in (f"{source}/commit", f"{tree}/commit"):
-        if case.facts.has(place):
-            return case.facts.text(place)
-    if case.facts.has(f"{source}/from") and case.facts.text(f"{source}/from") == "index":
+    found = source_commit(case, distribution) or tree_commit(case, distribution.replace("-", "_"))
+    source = f"stack/sources/{distribution}/from"
+    if not found and case.facts.has(source) and case.facts.text(source) == "index":
         return f"{needed(case, distribution)} (index)"
-    return None
+    return found
+
+
+def source_commit(case: Case, distribution: str) -> str | None:
+    """The commit that a distribution says it was installed from."""
+    place = f"stack/sources/{distribution}/commit"
+    return case.facts.text(place) if case.facts.has(place) else None
+
+
+def tree_commit(case: Case, module: str) -> str | None:
+    """The commit of the checkout that a module is imported from."""
+    place = f"stack/trees/{module}/commit"
+    return case.facts.text(place) if case.facts.has(place) else None
 
 
 def _install(name: str, component, distribution: str) -> str:
@@ -150,8 +160,7 @@ def megatron(case: Case) -> Iterator[Fault]:
     remedy = f"git clone {component.repository}; git checkout {component.ref}; export PYTHONPATH=…/Megatron-LM"
     if not places:
         yield Fault(component.ref, NONE, remedy)
-    elif case.facts.has("stack/trees/megatron/commit"):
-        found = case.facts.text("stack/trees/megatron/commit")
+    elif found := tree_commit(case, "megatron") or source_commit(case, "megatron-core"):
         if found != component.commit:
             yield Fault(f"{component.commit[:8]} ({component.ref})", found[:40], remedy)
     else:
@@ -322,7 +331,8 @@ def vllm_pair(case: Case) -> Iterator[Fault]:
     """Releases carry the number of the vLLM they are for; a build from a commit may carry none."""
     ours, found = needed(case, "vllm-ascend"), case.facts.env("VLLM_VERSION") or needed(case, "vllm")
     wanted, have = versions.numbers(ours, 3), versions.numbers(found, 3)
-    if wanted < (0, 7) or "dev" in ours or "dev" in found:
+    from_commit = any(source_commit(case, name) for name in ("vllm", "vllm-ascend"))  # which says more than its version
+    if wanted < (0, 7) or "dev" in ours or "dev" in found or from_commit:
         raise Skip(Text("built from a commit: the commits are compared", "从提交构建：按提交比较"))
     if wanted != have:
         yield Fault(".".join(map(str, wanted)), found, _install("vllm", case.component("vllm"), "vllm"))

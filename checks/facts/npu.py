@@ -26,6 +26,7 @@ def npu(seconds: float) -> dict:
     return {
         "bus": guarded(_bus),
         "nodes": guarded(_nodes),
+        "tool": guarded(_tool),
         "driver": guarded(_version_file, DRIVER),
         "firmware": guarded(_version_file, FIRMWARE),
         **found,
@@ -59,6 +60,12 @@ def _nodes() -> list[dict]:
 def _natural(name: str) -> tuple[str, int]:
     match = re.fullmatch(r"(\D+)(\d*)", name)
     return match[1], int(match[2] or -1)
+
+
+def _tool() -> str | None:
+    """The place of npu-smi; root's folder too, which is not on everybody's path."""
+    places = [shutil.which("npu-smi"), *(str(at(f"/usr/local/{folder}/npu-smi")) for folder in ("bin", "sbin"))]
+    return next((place for place in places if place and Path(place).exists()), None)
 
 
 def _version_file(folder: str) -> dict[str, str | None]:

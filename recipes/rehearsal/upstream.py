@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import manifest
 from errors import UserError
 from matrix import Matrix
 from patches import journal, places
@@ -72,7 +73,9 @@ def checked_out(root: Path, matrix: Matrix, any_commit: bool = False) -> Stack:
 def installed() -> Stack:
     """The packages of this environment."""
     known = journal.load(places.place(None).home)
-    return Stack((), _versions(INSTALLED), "the installed packages" + _patched(known))
+    own = manifest.matrix()
+    label = f"the image's own packages, matrix {own}" if own else "the installed packages"
+    return Stack((), _versions(INSTALLED), label + _patched(known))
 
 
 def _patched(known: journal.Journal) -> str:

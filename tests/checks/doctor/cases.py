@@ -6,9 +6,10 @@ Without the change the check passes, which is its negative case. `found` is a pa
 from dataclasses import dataclass, field
 
 from checks.doctor.check import PatchState
-from tests.checks.doctor.machines import GONE
+from tests.checks.doctor.machines import APPLIED, GONE
 
 HOST, CONTAINER, A3, LAPTOP = "fit-a2-host", "fit-container", "a3", "no-npu"
+IMAGE = "image-container"
 GIB = 1 << 30
 ENV = "launch.env"
 EAGER = {"actor_rollout_ref.rollout.enforce_eager": True}
@@ -113,6 +114,27 @@ CASES = (
     Broken("container.rights", {"container/capabilities/DAC_OVERRIDE": False}, "none", CONTAINER),
     Broken("container.network", {"network/interfaces/0/addresses": ["172.17.0.3"]}, "172.17.0.3", CONTAINER),
     Broken("container.docker", {"container/docker": "18.09.0"}, "18.09.0"),
+    # the image
+    Broken("image.matrix", {"image/matrix": "commercial"}, "expected performance, found commercial", IMAGE),
+    Broken("image.packages", {"packages/transformers": "4.52.4"}, "found transformers 4.52.4", IMAGE),
+    Broken("image.packages", {"packages/ray": GONE}, "found ray none", IMAGE),
+    Broken("image.added", {"packages/wandb": "0.22.3"}, "wandb 0.22.3", IMAGE),
+    Broken("image.components", {"stack/sources/verl/commit": "f" * 40}, "expected verl 21271aab, found ffff", IMAGE),
+    Broken("image.components", {"stack/sources/vllm": INDEX}, "expected vllm b8b302cd, found index", IMAGE),
+    Broken("image.components", {"stack/trees/megatron/commit": "e" * 40}, "expected megatron-lm a845aa7e", IMAGE),
+    Broken(
+        "image.components",
+        {"stack/sources/mindspeed": {"version": "0.12.1", "from": "folder", "folder": "/data/MindSpeed"}},
+        "found /data/MindSpeed",
+        IMAGE,
+    ),
+    Broken(
+        "image.patches",
+        {},
+        "expected verl/rollout-seeds: applied, found pending",
+        IMAGE,
+        patches=(PatchState("verl/rollout-seeds", "pending", "F1"), APPLIED[1]),
+    ),
     # CANN and NNAL
     Broken("cann.installed", {"cann/toolkits": [], "cann/sourced": {"unknown": "KeyError"}}, "none"),
     Broken("cann.version", {"cann/sourced/version": "8.2.RC1"}, "8.2.RC1"),
@@ -153,6 +175,7 @@ CASES = (
         {"stack/trees/megatron/commit": None, "packages/megatron-core": "0.13.0"},
         "0.13.0",
     ),
+    Broken("packages.megatron", {"stack/sources/megatron-core/commit": "b" * 40}, "b" * 40, IMAGE),
     Broken("packages.megatron-once", {"stack/modules/megatron": ["/a/megatron", "/b/megatron"]}, "/a/megatron, /b/"),
     Broken("packages.mindspeed-real", {"stack/mindspeed_adaptor": False}, "mindspeed 0.12.1"),
     Broken("packages.torch-pair", {"packages/torch-npu": "2.6.0.post3"}, "torch-npu 2.6.0.post3"),

@@ -1,4 +1,4 @@
-"""Every check on a machine where it finds something and on one where it does not, and eight machines as a whole."""
+"""Every check on a machine where it finds something and on one where it does not, and nine machines as a whole."""
 
 import pytest
 
@@ -45,10 +45,19 @@ def test_checks_of_the_commercial_matrix(name, change, found):
     assert result(name, case("fit-a2-host", fit, "commercial", {})).status == "pass"
 
 
+def test_builds_of_commits_are_not_compared_by_the_versions_that_they_were_given():
+    """vllm-ascend 1de16ea is between releases, and so is its vLLM: their numbers need not agree."""
+    given = {"packages/vllm": "0.10.1.1+empty", "packages/vllm-ascend": "0.10.0rc1"}
+    assert result("packages.vllm-pair", case("image-container", given)).status == "skip"
+    index = {f"stack/sources/{name}": {"version": "0.10", "from": "index"} for name in ("vllm", "vllm-ascend")}
+    assert result("packages.vllm-pair", case("image-container", {**given, **index})).status == "fail"
+
+
 # Machine: what fails, what warns, and the checks that the rest is put down to.
 VERDICTS = {
     "fit-a2-host": ("", "", ""),
     "fit-container": ("", "", ""),
+    "image-container": ("", "", ""),
     "a3": ("npu.generation", "", ""),  # the recipe is for A2
     "no-driver": ("npu.driver", "", "npu.driver"),
     "wrong-cann": ("cann.version cann.latest cann.mixed", "", "cann.version"),

@@ -40,6 +40,74 @@ def test_a_machine_without_npus_is_judged_for_emulated_ones_unless_asked_otherwi
     assert "checks skipped: they build on npu.present" in shown
 
 
+NO_NPU = {"npu/bus": [], "npu/nodes": [], "npu/smi": {"missing": True}}
+
+
+@pytest.fixture
+def image(tmp_path):
+    """The facts of a container of the image, changed here and there, as a file."""
+
+    def saved(change: dict | None = None) -> str:
+        file = tmp_path / "image.json"
+        file.write_text(json.dumps(machines.document("image-container", change)))
+        return str(file)
+
+    return saved
+
+
+def judged(capsys, **asked) -> tuple[int, dict, dict]:
+    code = run(Asked(as_json=True, **asked))
+    (machine,) = json.loads(capsys.readouterr().out)["machines"]
+    return code, machine, {row["id"]: row for row in machine["checks"]}
+
+
+def test_a_container_of_an_image_is_judged_by_the_image_s_matrix(image, capsys):
+    code, machine, rows = judged(capsys, facts=[image({"image/matrix": "commercial"})])
+    assert machine["matrix"] == "commercial" and rows["image.matrix"]["status"] == "pass" and "npu.driver" in rows
+    assert code == 1 and rows["packages.verl"]["status"] == "fail"  # its verl is that of performance
+    code, machine, rows = judged(capsys, facts=[image({"image/matrix": "commercial"})], matrix="performance")
+    assert machine["matrix"] == "performance" and rows["image.matrix"]["status"] == "fail"
+    _, machine, rows = judged(capsys, facts=[image({"image/matrix": "commercial"})], recipe="qwen3-30b-a3b-30k")
+    assert machine["matrix"] == "performance" and rows["image.matrix"]["problem"] == "B9"
+
+
+def test_an_image_without_npus_is_judged_for_emulated_ones_unless_asked_otherwise(image, capsys):
+    file = image(NO_NPU)
+    assert run(Asked(facts=[file])) == 0
+    assert "the image is judged for emulated ones; --matrix performance asks" in capsys.readouterr().out
+    for recipe in ("", "smoke"):
+        _, machine, rows = judged(capsys, facts=[file], recipe=recipe)
+        assert machine["matrix"] == "performance" and "npu.present" not in rows
+        assert {rows[name]["status"] for name in ("image.packages", "packages.verl", "packages.vllm")} == {"pass"}
+    assert run(Asked(facts=[file], matrix="performance")) == 1
+    assert "checks skipped: they build on npu.present" in capsys.readouterr().out
+    code, _, rows = judged(capsys, facts=[file], recipe="qwen3-235b-30k")
+    assert code == 1 and rows["npu.present"]["status"] == "fail"
+    code, _, rows = judged(capsys, facts=[image({**NO_NPU, "packages/transformers": "4.52.4"})])
+    assert code == 1 and rows["image.packages"]["problem"] == "B10"
+
+
+def test_outside_of_an_image_nothing_is_said_of_one(capsys):
+    _, _, rows = judged(capsys, facts=[FIT])
+    assert {row["status"] for name, row in rows.items() if name.startswith("image.")} == {"skip"}
+
+
+def test_a_manifest_that_cannot_be_read_is_no_image_and_is_said(image, capsys):
+    _, machine, rows = judged(capsys, facts=[image({"image": {"unknown": "ValueError: expected a manifest"}})])
+    assert machine["matrix"] == "performance"
+    assert {row["status"] for name, row in rows.items() if name.startswith("image.")} == {"unknown"}
+
+
+def test_in_an_image_its_own_patches_are_looked_at(image, monkeypatch, capsys):
+    """Here, with the packages of this environment; also where there is no NPU."""
+    found = machines.document("image-container", NO_NPU)
+    states = [machines.PatchState("verl/rollout-seeds", "pending", "F1")]
+    monkeypatch.setattr("checks.facts.collect", lambda *_: found)
+    monkeypatch.setattr("recipes.doctor.patch_states", lambda matrix: states)
+    code, _, rows = judged(capsys)
+    assert code == 1 and rows["image.patches"]["findings"][0]["found"] == "pending"
+
+
 def test_chinese(capsys):
     run(Asked(facts=[FIGHTS], language="zh"))
     assert "numpy 低于 2: 应为 < 2，实际为 2.2.6" in capsys.readouterr().out

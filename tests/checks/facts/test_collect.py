@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from checks import facts
-from checks.facts import builds, packages, paths, reading, system
+from checks.facts import builds, image, npu, packages, paths, reading, system
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60  # seconds; the machine may be busy
@@ -25,6 +25,7 @@ SECTIONS = [
         "npu",
         "cann",
         "container",
+        "image",
         "network",
         "python",
         "packages",
@@ -185,6 +186,30 @@ def test_a_container_is_told_from_a_host(machine):
     assert facts.collect(seconds=PATIENCE)["container"]["kind"] is None
     write(machine, "/.dockerenv", "")
     assert facts.collect(seconds=PATIENCE)["container"]["kind"] == "docker"
+
+
+def test_the_manifest_of_an_image(machine, monkeypatch):
+    assert image.image() is None
+    write(machine, image.MANIFEST, json.dumps({"format": 1, "matrix": "commercial", "packages": {"verl": "0.6.0"}}))
+    assert image.image()["packages"] == {"verl": "0.6.0"}
+    write(machine, "other.json", json.dumps({"format": 1, "matrix": "cpu"}))
+    monkeypatch.setenv(image.VARIABLE, f"{machine}/other.json")
+    assert image.image()["matrix"] == "cpu"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 2}', '{"format": "1"}', '"text"'])
+def test_a_manifest_that_is_none_is_unknown(machine, text):
+    write(machine, image.MANIFEST, text)
+    with pytest.raises(ValueError):
+        image.image()
+    assert facts.is_unknown(reading.guarded(image.image))
+
+
+def test_npu_smi_is_found_beside_the_path_too(machine, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert npu.npu(1.0)["tool"] is None
+    write(machine, "/usr/local/sbin/npu-smi", "")
+    assert npu.npu(1.0)["tool"].endswith("/usr/local/sbin/npu-smi")
 
 
 def test_without_psutil_interfaces_alone_are_unknown(monkeypatch):

@@ -1,0 +1,1 @@
+"""How the stack is built into images, and how they are run."""

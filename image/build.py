@@ -1,0 +1,255 @@
+"""`invoke image`: builds the image of a matrix with the engine of this host, or prints the command that runs it."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matrix as matrices
+from checks.facts.reading import output
+from errors import UserError
+from matrix import Matrix
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINES = ("docker", "podman", "buildah")  # in this order; the last builds, and cannot run by one command
+CPU = "cpu"
+GIT_SECONDS = 20.0
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+REFERENCE = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
+ADDRESS = re.compile(r"(?:\w+://|git@)\S+", re.ASCII)
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+OWN = re.compile(r"image: [\w-]+: expected .*")  # how a step of ours ends that fails (steps/step.py)
+# What an engine says where not the build but what it was given is at fault: pattern, what it means and what to do.
+FAULTS = (
+    (
+        r"no space left on device|disk quota exceeded",
+        "the disk is full: free some space where {engine} keeps its images",
+    ),
+    (
+        r"(?:manifest|image|pull access|name) (?:unknown|not known|not found|denied)|failed to resolve source metadata|"
+        r"unable to (?:copy from source|pull)|initializing source|error creating build container",
+        "the base image cannot be had: name one that this host can pull, or has, with --base",
+    ),
+    (
+        r"cannot connect to the docker daemon|permission denied while trying to connect to the docker",
+        "Docker does not answer: start it, or let this user speak to it, or choose another with --engine",
+    ),
+    (
+        r"buildx component is missing|requires buildkit|unknown flag: --secret",
+        "Docker's BuildKit is needed: install buildx",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of the command."""
+
+    matrix: str = "performance"
+    show: bool = False
+    facts: str | None = None
+    dry_run: bool = False
+    base: str | None = None
+    mirrors: Sequence[str] = ()
+    release: bool = False
+    tag: str | None = None
+    engine: str | None = None
+
+
+def run(asked: Asked) -> int:
+    """Builds, or prints. UserError for what the user can put right."""
+    matrix = matrices.load(asked.matrix)
+    if asked.facts and not asked.show:
+        raise UserError("--facts: expected --print beside it, whose command is made from them")
+    if asked.show:
+        return _print_run(asked, matrix)
+    if asked.release:
+        _refuse_what_floats(asked, matrix)
+    chosen = engine(asked.engine, ENGINES)
+    command = build_command(asked, matrix, chosen, os.environ)
+    print(f"$ {_shown(command)}", flush=True)
+    return 0 if asked.dry_run else _build(command, chosen, tag(asked))
+
+
+def tag(asked: Asked) -> str:
+    """The name of the image."""
+    return asked.tag or f"ascend-rl:{asked.matrix}"
+
+
+def engine(named: str | None, known: Sequence[str]) -> str:
+    """The engine that was named, else the first of the known ones that is installed. UserError where there is none."""
+    if named and named not in known:
+        raise UserError(f"--engine: expected {', '.join(known)}, found {named}")
+    found = [one for one in ([named] if named else known) if shutil.which(one)]
+    if not found:
+        raise UserError(f"expected {named or ' or '.join(known)} on this host, found none; install Docker or Podman")
+    return found[0]
+
+
+def build_command(asked: Asked, matrix: Matrix, engine: str, environment: Mapping[str, str]) -> list[str]:
+    """The command that builds, as the engine takes it."""
+    commit = _commit()
+    made = commit.get("time") or environment.get("SOURCE_DATE_EPOCH")
+    command = [engine, "build", "--file", "Dockerfile", "--tag", tag(asked)]
+    if engine == "docker":
+        command += ["--progress", "plain"]
+    else:  # the format that keeps the health check; the time makes a second build the same
+        command += ["--format", "docker", *(["--timestamp", made] if made else [])]
+    command += ["--target", CPU if matrix.name == CPU else "final"]
+    arguments = dict(_arguments(asked, matrix, made))
+    command += [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    command += [word for name in PROXIES if environment.get(name) for word in ("--build-arg", name)]
+    if any(re.search(r"//(?:[^/@]*@)?(?:localhost|127\.)", environment.get(name, "")) for name in PROXIES):
+        command += ["--network", "host"]  # where a proxy on this host is reached
+    command += [word for name, path in secrets(environment) for word in ("--secret", f"id={name},src={path}")]
+    if commit:
+        command += ["--label", f"org.opencontainers.image.revision={commit['name']}"]
+    return [*command, "."]
+
+
+def secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What the build may read and the image does not keep: pip's configuration, certificates, passwords of mirrors."""
+    home = Path(environment.get("HOME") or "/nonexistent")
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    named = environment.get("PIP_CONFIG_FILE")
+    places = [named] if named else [config / "pip" / "pip.conf", home / ".pip" / "pip.conf", "/etc/pip.conf"]
+    certificates = [environment[name] for name in CERTIFICATES if environment.get(name)]
+    for name, found in (
+        ("pip", places),
+        ("ca", certificates),
+        ("netrc", [environment.get("NETRC") or home / ".netrc"]),
+    ):
+        path = next((str(one) for one in found if Path(one).is_file()), None)
+        if path:
+            yield name, path
+
+
+def _arguments(asked: Asked, matrix: Matrix, made: str | None) -> Iterator[tuple[str, str]]:
+    if matrix.name != CPU:
+        yield "MATRIX", matrix.name
+    if asked.base:
+        if not REFERENCE.fullmatch(asked.base):
+            raise UserError(f"--base: expected the name of an image, found {asked.base!r}")
+        yield base_argument(matrix), asked.base
+    if made:
+        yield "SOURCE_DATE_EPOCH", made
+    for one in asked.mirrors:
+        yield _mirror(one, matrix)
+
+
+def base_argument(matrix: Matrix) -> str:
+    """The build argument that names the base image."""
+    return "CPU_BASE_IMAGE" if matrix.name == CPU else "BASE_IMAGE"
+
+
+def _mirror(given: str, matrix: Matrix) -> tuple[str, str]:
+    """NAME=URL as a build argument. Any mirror will do: the build checks the commit."""
+    name, _, address = given.partition("=")
+    known = [one for one, component in matrix.components.items() if component.install == "git"]
+    if name not in known or not ADDRESS.fullmatch(address):
+        wanted = f"NAME=URL with one of {', '.join(known)}" if known else "none: nothing is built from git"
+        raise UserError(f"--mirror: expected {wanted}, found {given!r}")
+    if re.search(r"://[^/@]*:[^/@]*@", address):
+        raise UserError(
+            f"--mirror {name}: expected no password in it, it would stay in the image; put it into ~/.netrc"
+        )
+    return name.upper().replace("-", "_") + "_REPOSITORY", address
+
+
+def _refuse_what_floats(asked: Asked, matrix: Matrix) -> None:
+    """UserError where a build could not be made again: a base without a digest, a checkout that is no commit."""
+    name = base_argument(matrix)
+    base = asked.base or _default(name)
+    if not DIGEST.search(base):
+        raise UserError(
+            f"--release: expected a base image with its digest, found {base}; "
+            f"--base {base.partition('@')[0]}@sha256:… (`docker buildx imagetools inspect {base}` prints it)"
+        )
+    commit = _commit()
+    if not commit:
+        raise UserError(f"--release: expected a git checkout, found none in {ROOT}")
+    if changed := output("git", "-C", str(ROOT), "status", "--porcelain", seconds=GIT_SECONDS).splitlines():
+        shown = ", ".join(line.split(maxsplit=1)[-1] for line in changed[:3]) + (" …" if len(changed) > 3 else "")
+        raise UserError(f"--release: expected a checkout without edits, found {shown}; commit or remove them")
+
+
+def _default(argument: str) -> str:
+    """The value of a build argument that the Dockerfile has by itself."""
+    found = re.search(rf"^ARG {argument}=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1].strip("\"'") if found else ""
+
+
+def _commit() -> dict[str, str]:
+    """Name and time (seconds since 1970) of the checkout's commit; empty outside of git."""
+    try:
+        name, time = output("git", "-C", str(ROOT), "log", "-1", "--format=%H %ct", seconds=GIT_SECONDS).split()
+    except (RuntimeError, OSError, ValueError):
+        return {}
+    return {"name": name, "time": time}
+
+
+def _shown(command: Sequence[str]) -> str:
+    """A command with one option a line."""
+    words = [shlex.quote(word) for word in command]
+    return re.sub(r" (--[\w-]+ \S+|\.$)", r" \\\n    \1", " ".join(words))
+
+
+def _build(command: list[str], engine: str, image: str) -> int:
+    """Runs the build, shows what it says, and on a failure says why in one line."""
+    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    last: deque[str] = deque(maxlen=400)
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            last.append(line.strip())
+    if process.returncode:
+        raise UserError(f"the build stopped: {_explained(last, engine)}", code=1)
+    print(f"built {image}; next: ./invokew image --print")
+    return 0
+
+
+def _explained(lines: Sequence[str], engine: str) -> str:
+    """Why a build failed: what a step of ours says, else what the engine's words mean, else its last line."""
+    for line in reversed(lines):
+        if own := OWN.search(line):
+            return own[0]
+    for pattern, meaning in FAULTS:
+        telling = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
+        if telling:
+            return f"{meaning.format(engine=engine)} (found: {telling[-1][:200]})"
+    said = [line for line in lines if line]
+    return said[-1][:300] if said else f"{engine} said nothing"
+
+
+def _print_run(asked: Asked, matrix: Matrix) -> int:
+    from checks import facts
+    from checks.doctor import document
+    from image import run as running
+
+    if asked.dry_run or asked.release or asked.base or asked.mirrors:
+        raise UserError("--print: expected none of --dry-run, --release, --base, --mirror beside it: nothing is built")
+    able = [one for one in ENGINES if one != "buildah"]
+    chosen = engine(asked.engine, able) if asked.engine else next((one for one in able if shutil.which(one)), able[0])
+    if matrix.name == CPU:
+        made = running.emulated("the image of the matrix cpu")
+    else:
+        read = document.read(asked.facts) if asked.facts else document.Facts(facts.collect())
+        made = running.container(read)
+    print(running.script(made, tag(asked), matrix.name, chosen), end="")
+    return 0

@@ -1,0 +1,68 @@
+"""Makes a finished folder the same for every build, and readable for everybody: python -m image.steps.tidy FOLDER…
+
+Modules are compiled here, since who runs the image cannot write beside them, and a dozen processes import thousands.
+The compiled files name their sources' hashes, not times: the same in every build, and a module that is mounted over
+another counts.
+"""
+
+import compileall
+import os
+import py_compile
+import shutil
+import sys
+from pathlib import Path
+
+from image.steps.step import StepError, run, say
+
+LEFT = ("uv_cache.json", "build.log")  # what uv and the emulator's build leave behind: times, orders
+
+
+def tidy(*folders: str) -> None:
+    """All of it."""
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise StepError("a folder to tidy", f"no {folder}", "see the steps before")
+        _clean(folder)
+        _compile(folder)
+        _permit(folder)
+        say(f"{folder}: {_size(folder) / 1e9:.2f} GB")
+
+
+def _clean(folder: Path) -> None:
+    for at, folders, files in os.walk(folder):
+        for name in [one for one in folders if one == "__pycache__"]:
+            shutil.rmtree(Path(at) / name)
+            folders.remove(name)
+        for name in files:
+            if name in LEFT or name.endswith(".pyc"):
+                (Path(at) / name).unlink()
+
+
+def _compile(folder: Path) -> None:
+    compileall.compile_dir(
+        folder,
+        maxlevels=40,
+        quiet=2,  # some packages hold files for other Pythons
+        workers=os.cpu_count() or 1,
+        invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
+    )
+
+
+def _permit(folder: Path) -> None:
+    """u=rwX,go=rX: a checkout's modes follow the umask of who made it."""
+    for at, folders, files in os.walk(folder):
+        for name in [".", *folders, *files]:
+            path = Path(at) / name
+            if not path.is_symlink():
+                executable = path.is_dir() or path.stat().st_mode & 0o100
+                path.chmod(0o755 if executable else 0o644)
+
+
+def _size(folder: Path) -> int:
+    return sum(
+        (Path(at) / name).lstat().st_size for at, folders, files in os.walk(folder) for name in (*folders, *files)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run("tidy", tidy))
