@@ -134,3 +134,10 @@ def test_every_text_is_there_in_both_languages():
         if isinstance(text, Text):
             assert text.en.isascii() or "…" in text.en or "×" in text.en, text
             assert any("、" <= letter <= "鿿" for letter in text.zh) or text.en == text.zh, text
+
+
+def test_the_plugin_is_not_asked_for():
+    """The image of the commercial matrix does without it."""
+    assert (
+        result("packages.rl-plugin", case("fit-a2-host", {"stack/modules/verl_npu": []}, "commercial")).status == "skip"
+    )
