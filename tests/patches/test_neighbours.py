@@ -1,6 +1,7 @@
 """Releases beside the pinned commits, from the package index: each patch knows which of them it is for."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from emulator import site
 from patches import catalogue, engine, places
+from tests.emulator.processes import run as run_code
+from tests.patches.upstream_code import apply
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -41,6 +45,26 @@ STATES = {
         "vllm-ascend/torch-npu-pin": "not needed",
     },
 }
+
+# Batches that verl moves from the device to the host and reads at once, by the verl of each folder in turn.
+MOVED = """
+import json, sys
+import tensordict, torch
+
+found = []
+for folder in sys.argv[1:]:
+    sys.path.insert(0, folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
+        del sys.modules[name]
+    from verl import DataProto
+
+    own = tensordict.TensorDictBase._sync_all.__module__.partition(".")[0] == "tensordict"
+    rows = torch.arange(4096.0)
+    batch = DataProto.from_dict({"one": rows.to("npu"), "two": rows.to("npu") * 2}).to("cpu").batch
+    late = [name for name in batch.keys() if not torch.equal(batch[name], rows * (2 if name == "two" else 1))]
+    found.append({"late": late, "own": own})
+print(json.dumps({"version": tensordict.__version__, "found": found}))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +127,23 @@ def test_an_older_release_is_patched_and_put_back(release, tmp_path):
         compile(path.read_bytes(), path, "exec")
     run("patches.revert", "--root", str(root))
     assert changed and contents(root) == before
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "0.10.0"])
+def test_batches_are_read_after_they_have_arrived(release, tmp_path, version):
+    """verl 0.5.0, as it is and patched, with each tensordict; copies that do not block arrive late on the device."""
+    patched = tmp_path / "patched"
+    shutil.copytree(release("verl==0.5.0"), patched)
+    assert apply("verl/tensordict-sync", patched).state == "pending"
+    folders = [str(release("verl==0.5.0")), str(patched)]
+    done = run_code(MOVED, *folders, PYTHONPATH=f"{site.ensure()}:{release(f'tensordict=={version}')}")
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["version"] == version
+    fine = {"late": [], "own": True}
+    if version == "0.9.1":
+        assert report["found"] == [{"late": ["one", "two"], "own": True}, {"late": [], "own": False}]
+    else:
+        assert report["found"] == [fine, fine], "it waits by itself, and the patch leaves it alone"
 
 
 def run(*arguments: str) -> None:
