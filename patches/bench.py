@@ -30,6 +30,10 @@ TOKENS = 32768
 SEQUENCES = {1: 1.05, 16: 0.40, 64: 0.25, 256: 0.12}  # greatest share of the loop's time, by number of sequences
 
 
+def rows(rounds: int) -> list[Row]:
+    return [*shard_validation(rounds), *thd_rope(rounds)]
+
+
 def thd_rope(rounds: int) -> list[Row]:
     """Rotary embedding of packed sequences, forward and backward, positions made once."""
     from megatron.core import parallel_state
@@ -37,7 +41,7 @@ def thd_rope(rounds: int) -> list[Row]:
 
     from patches.megatron.thd_rope import PATCH
 
-    rows = []
+    found = []
     with _patched(PATCH, rope_utils) as patched, _one_rank(parallel_state):
         for heads, dim in ((1, 8), (8, 128)):
             for number, target in SEQUENCES.items():
@@ -46,10 +50,10 @@ def thd_rope(rounds: int) -> list[Row]:
                 name = f"RoPE of {number} sequences, {heads} × {dim}"
                 measured = f"{ratio:.2f} of the loop's ({seconds * 1e3:.1f} ms, loop {loop * 1e3:.1f} ms)"
                 launch_bound = heads == 1
-                rows.append(
+                found.append(
                     (name, measured, f"≤ {target}" if launch_bound else "-", not launch_bound or ratio <= target)
                 )
-    return rows
+    return found
 
 
 def shard_validation(rounds: int) -> list[Row]:
@@ -174,5 +178,5 @@ def _one_rank(parallel_state: ModuleType) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    for row in (*shard_validation(3), *thd_rope(7)):
+    for row in rows(7):
         print(*row, sep="  |  ", flush=True)
