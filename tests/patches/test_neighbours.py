@@ -12,7 +12,6 @@ import pytest
 from emulator import site
 from patches import catalogue, engine, places
 from tests.emulator.processes import run as run_code
-from tests.patches.upstream_code import apply
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -46,8 +45,8 @@ STATES = {
     },
 }
 
-# Batches that verl moves from the device to the host and reads at once, by the verl of each folder in turn.
-MOVED = """
+# Imports verl from each folder in turn and prints what `report(DataProto)` returns of each.
+IN_TURN = """
 import json, sys
 import tensordict, torch
 
@@ -58,12 +57,31 @@ for folder in sys.argv[1:]:
         del sys.modules[name]
     from verl import DataProto
 
+    found.append(report(DataProto))
+print(json.dumps({"version": tensordict.__version__, "found": found}))
+"""
+# A batch that is moved from the device to the host and read at once.
+MOVED = """
+def report(DataProto):
     own = tensordict.TensorDictBase._sync_all.__module__.partition(".")[0] == "tensordict"
     rows = torch.arange(4096.0)
     batch = DataProto.from_dict({"one": rows.to("npu"), "two": rows.to("npu") * 2}).to("cpu").batch
     late = [name for name in batch.keys() if not torch.equal(batch[name], rows * (2 if name == "two" else 1))]
-    found.append({"late": late, "own": own})
-print(json.dumps({"version": tensordict.__version__, "found": found}))
+    return {"late": late, "own": own}
+"""
+# What does not import, and two ranks' metrics put together.
+STARTED = """
+def report(DataProto):
+    import importlib
+
+    errors = []
+    for module in ("verl.workers.actor.dp_actor", "verl.workers.critic.dp_critic"):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            errors.append(str(error).partition(" (")[0])
+    ranks = [DataProto(meta_info={"metrics": {"actor/pg_loss": [loss]}}) for loss in (1.0, 3.0)]
+    return errors, DataProto.concat(ranks).meta_info["metrics"]
 """
 
 
@@ -129,21 +147,40 @@ def test_an_older_release_is_patched_and_put_back(release, tmp_path):
     assert changed and contents(root) == before
 
 
+@pytest.fixture(scope="module")
+def compare(release, tmp_path_factory):
+    """What a report finds of verl 0.5.0 as it is, and with all patches, in one process; the version of tensordict."""
+    folder = tmp_path_factory.mktemp("patched") / "verl"
+    shutil.copytree(release("verl==0.5.0"), folder)
+    engine.apply(engine.judge(catalogue.patches("commercial"), places.place(folder)))
+
+    def call(report: str, version: str = "0.10.0") -> tuple[list, str]:
+        path = f"{site.ensure()}:{release(f'tensordict=={version}')}"
+        done = run_code(report + IN_TURN, release("verl==0.5.0"), folder, PYTHONPATH=path)
+        answer = json.loads(done.stdout.splitlines()[-1])
+        return answer["found"], answer["version"]
+
+    return call
+
+
 @pytest.mark.parametrize("version", ["0.9.1", "0.10.0"])
-def test_batches_are_read_after_they_have_arrived(release, tmp_path, version):
-    """verl 0.5.0, as it is and patched, with each tensordict; copies that do not block arrive late on the device."""
-    patched = tmp_path / "patched"
-    shutil.copytree(release("verl==0.5.0"), patched)
-    assert apply("verl/tensordict-sync", patched).state == "pending"
-    folders = [str(release("verl==0.5.0")), str(patched)]
-    done = run_code(MOVED, *folders, PYTHONPATH=f"{site.ensure()}:{release(f'tensordict=={version}')}")
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["version"] == version
+def test_batches_are_read_after_they_have_arrived(compare, version):
+    """With each tensordict itself; copies that do not block arrive late on the emulated device."""
+    found, used = compare(MOVED, version)
+    assert used == version
     fine = {"late": [], "own": True}
     if version == "0.9.1":
-        assert report["found"] == [{"late": ["one", "two"], "own": True}, {"late": [], "own": False}]
+        assert found == [{"late": ["one", "two"], "own": True}, {"late": [], "own": False}]
     else:
-        assert report["found"] == [fine, fine], "it waits by itself, and the patch leaves it alone"
+        assert found == [fine, fine], "it waits by itself, and the patch leaves it alone"
+
+
+def test_workers_import_and_metrics_are_those_of_all_ranks(compare):
+    """verl/index-first-axis with the installed transformers, verl/metrics-all-ranks in verl's own concat."""
+    (before, after), _ = compare(STARTED)
+    missing = "cannot import name 'index_first_axis' from 'transformers.integrations.npu_flash_attention'"
+    assert before == [[missing] * 2, {"actor/pg_loss": [1.0]}]
+    assert after == [[], {"actor/pg_loss": [1.0, 3.0]}]
 
 
 def run(*arguments: str) -> None:
