@@ -6,12 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from emulator import site
 from patches import catalogue, engine, places
 from tests.emulator.processes import run as run_code
+from tests.patches.upstream_code import apply, definition, statements
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -181,6 +184,33 @@ def test_workers_import_and_metrics_are_those_of_all_ranks(compare):
     missing = "cannot import name 'index_first_axis' from 'transformers.integrations.npu_flash_attention'"
     assert before == [[missing] * 2, {"actor/pg_loss": [1.0]}]
     assert after == [[], {"actor/pg_loss": [1.0, 3.0]}]
+
+
+def test_the_kind_of_attention_is_that_of_this_step(release, write):
+    """vllm-ascend 0.11.0rc0's own statements and choice, which has the fault of the performance commit.
+
+    Two requests of 3 new tokens, 4 of the second in the cache; the step before left the lengths (3, 3).
+    """
+    module, scope = "vllm_ascend.worker.model_runner_v1", "NPUModelRunner._prepare_inputs"
+    path = module.replace(".", "/") + ".py"
+    root = write({path: (release("vllm-ascend==0.11.0rc0") / path).read_bytes()})
+    kinds = SimpleNamespace(PrefillNoCache="no cache", PrefillCacheHit="cache hit", ChunkedPrefill="chunks")
+    config = SimpleNamespace(ascend_scheduler_config=SimpleNamespace(enabled=True))
+    names = {"np": np, "AscendAttentionState": kinds, "get_ascend_config": lambda: config}
+    found = []
+    for patched in (False, True):
+        if patched:
+            assert apply("vllm-ascend/attention-state", root).state == "pending"
+        runner = SimpleNamespace(seq_lens_np=np.array([3, 3, 0]), chunked_prefill_enabled=False)
+        runner.input_batch = SimpleNamespace(num_computed_tokens_cpu=np.array([0, 4]))
+        choose = definition(root, module, "NPUModelRunner._build_attn_state", names)
+        runner._build_attn_state = lambda *step, runner=runner, choose=choose: choose(runner, *step)
+        given = {"num_reqs": 2, "num_scheduled_tokens": np.array([3, 3]), "num_valid_tokens": np.array([3, 3])}
+        space = {"self": runner, **given}
+        code = statements(root, module, scope, "attn_state = self._build_attn", "self.seq_lens_np[:num_reqs] =")
+        exec(code, space)
+        found.append(space["attn_state"])
+    assert found == ["no cache", "cache hit"]
 
 
 def run(*arguments: str) -> None:
