@@ -39,6 +39,7 @@ def counted(workers, ranks):
     compute = inspect.unwrap(module.ActorRolloutRefWorker.compute_log_prob)
 
     tiny.megatron(tp=ranks)
+    torch.manual_seed(0)
     trainer = tiny.Trainer(vocab_size=words)
     sizes = {"tensor_model_parallel_size": ranks, "context_parallel_size": 1, "sequence_parallel": ranks > 1}
     config = OmegaConf.create({"megatron": sizes, "profiler": {}, "loss_agg_mode": "token-mean"})

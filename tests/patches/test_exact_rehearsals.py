@@ -22,6 +22,7 @@ LAYOUT = (
     f"{ACTOR}.tensor_model_parallel_size=1",
     f"{ACTOR}.expert_model_parallel_size=1",
     "trainer.nnodes=2",
+    "+launch.env.VERL_ROLLOUT_INTERLEAVE='0'",  # copy by copy, with which unpatched engines give the same answers (F1)
     "actor_rollout_ref.rollout.tensor_model_parallel_size=16",
     *(
         f"actor_rollout_ref.{key}_max_token_len_per_gpu=32768"
@@ -83,5 +84,6 @@ def test_a_patched_tree_passes(patched, tmp_path, matrix):
     assert all(name in verdict["stack"]["label"] for name in ids) and len(ids) > 10
     assert {found[check]["status"] for check in SHOWN[matrix]} == {"pass"}, shown
     assert found["distinct answers, step 1"]["message"].startswith("4 of 4"), shown
+    assert "rows of prompts and responses line up" in (run / "train.log").read_text()
     if "graph captures" in SHOWN[matrix]:
         assert int(found["graph captures"]["message"].split()[0]) > 0, shown
