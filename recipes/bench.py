@@ -1,4 +1,4 @@
-"""`invoke bench`: what the command line and the launcher cost, against their targets. Figures, not tests."""
+"""`invoke bench`: what the command line and the launcher cost, and patches save, against their targets. Not tests."""
 
 import os
 import statistics
