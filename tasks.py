@@ -275,7 +275,7 @@ def test(_, k=None, quick=False, args=""):
     }
 )
 def bench(_, recipe="smoke", steps=STEPS, rounds=ROUNDS):
-    """Measure the command line and the launcher against their targets (some minutes, mostly the trainings)."""
+    """Measure the command line, the launcher and patches against their targets (some minutes, mostly the trainings)."""
     from recipes.bench import bench
 
     return bench(recipe, steps, rounds)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec import _internals
 
-from patches import engine
+from patches import bench, engine
 from patches.places import Place, place
 from patches.torch.shard_validation import PATCH
 
@@ -144,6 +144,41 @@ def test_time_grows_with_the_number_of_shards_not_with_its_square(patched):
     """Comparisons counted, not seconds: each one asks for a coordinate's rank."""
     counts = [_places_read(patched, (layers, 32, 8)) for layers in (4, 16)]
     assert counts[1] / counts[0] < 6, counts  # 4 times as many shards: 4 log 4; all pairs: 16
+
+
+@pytest.fixture(scope="module")
+def source_271():
+    """The file with the check as torch 2.7.1 has it."""
+    return bench.source_271() or pytest.skip("torch 2.7.1 is not to be had from the package index")
+
+
+@pytest.mark.network
+def test_torch_271_compares_all_pairs_and_ours_does_not(patched, source_271):
+    """Both in one run, 640 to 2,560 shards of experts: four times as many. Growth of processor time, not seconds."""
+    modules = bench.module_of(source_271), patched
+    theirs, ours = (bench.check_times(module, bench.DOUBLED, 3) for module in modules)
+    print(f"torch 2.7.1: {theirs}, ours: {ours}")
+    assert theirs[-1] / theirs[0] > 10, "all pairs: 16"
+    assert ours[-1] / ours[0] < 8 and theirs[-1] / ours[-1] > 8
+
+
+@pytest.mark.network
+def test_torch_271_patched_judges_as_unpatched(patched, source_271, tmp_path):
+    path = tmp_path / "torch/distributed/_shard/sharding_spec/_internals.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source_271)
+    judged = engine.judge([PATCH], Place(tmp_path, tmp_path))
+    assert judged.verdicts[0].state == "pending"
+    engine.apply(judged)
+    before, after = bench.module_of(source_271), bench.module_of(path.read_text())
+    rng = random.Random(271)
+    found = []
+    for _ in range(300):
+        shards = [shard(*((rng.randrange(12), rng.randint(1, 4)) for _ in range(2))) for _ in range(rng.randint(2, 8))]
+        messages = [error(module, shards) for module in (before, after)]
+        assert (messages[0] is None) == (messages[1] is None)
+        found.append(messages[0])
+    assert None in found and len(set(found)) > 50
 
 
 def _places_read(patched, grid):

@@ -11,20 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.patches.copies import linked
+
 HOME = Path(__file__).resolve().parents[2]
 SETTINGS = ("trainer.total_training_steps=2", "trainer.save_freq=-1", "+launch.env.VERL_ROLLOUT_INTERLEAVE='0'")
 TRAINER = "verl/trainer/ppo/ray_trainer.py"
 PROMPTS = "                    batch = batch.repeat(repeat_times=self.config.actor_rollout_ref.rollout.n, interleave="
 
 pytestmark = [pytest.mark.slow, pytest.mark.training]
-
-
-def link(source: str, target: str) -> None:
-    """A second name of the same file: whoever patches replaces the name, not the contents."""
-    try:
-        os.link(source, target)
-    except OSError:  # on another file system
-        shutil.copy2(source, target)
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +28,7 @@ def environment(tmp_path_factory) -> Path:
     venv.create(folder, symlinks=True, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     shutil.rmtree(packages)
-    shutil.copytree(
-        sysconfig.get_path("purelib"), packages, copy_function=link, ignore=shutil.ignore_patterns(".patches")
-    )
+    linked(Path(sysconfig.get_path("purelib")), packages, ".patches")
     (folder / "emulator").symlink_to(Path(sys.prefix) / "emulator")
     done = invoke(folder, "patches.apply", "--matrix", "cpu")
     assert done.returncode == 0, done.stdout

@@ -18,6 +18,20 @@ from tests.patches.upstream_code import added, apply, definition, statements, ta
 WORKERS = "verl.workers.megatron_workers"
 TRAINER = "verl.trainer.ppo.ray_trainer"
 SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
+DAPO_PATH = "recipe/dapo/dapo_ray_trainer.py"
+DAPO = """
+import torch
+
+
+class RayDAPOTrainer:
+    def fit(self):
+        from omegaconf import OmegaConf
+
+        for batch_dict in self.train_dataloader:
+            gen_batch = gen_batch.repeat(repeat_times=self.config.actor_rollout_ref.rollout.n, interleave=True)
+            new_batch = new_batch.repeat(repeat_times=self.config.actor_rollout_ref.rollout.n, interleave=True)
+            new_batch = new_batch.union(gen_batch_output)
+"""
 
 
 @pytest.fixture
@@ -127,23 +141,24 @@ class TestBatchLayout:
     """The statements of the trainer that order rows, on batches of three prompts with four answers each."""
 
     @staticmethod
-    def _step(root, batch, guard, text=lambda code: code):
-        """Whether each answer meets its own prompt, after the trainer's statements; a row's prompt is its number."""
-        code = statements(
-            root, TRAINER, "RayPPOTrainer.fit",
-            "gen_batch = gen_batch.repeat", "batch = batch.repeat", "batch = batch.union(gen_batch", "rl_batch_layout.",
-        )  # fmt: skip
+    def _step(root, batch, guard, text=lambda code: code, trainer=(TRAINER, "RayPPOTrainer.fit"), name="batch"):
+        """Whether each answer meets its own prompt, after the trainer's statements; a row's prompt is its number.
+
+        name: what the trainer calls its batch.
+        """
+        beginnings = "gen_batch = gen_batch.repeat", f"{name} = {name}.repeat", f"{name} = {name}.union(gen_batch"
+        code = statements(root, *trainer, *beginnings, "rl_batch_layout.check")
         code = "\n".join(dict.fromkeys(text(code).splitlines()))
         numbers = torch.arange(3).unsqueeze(1)
         trainer = SimpleNamespace(config=_Config(actor_rollout_ref=_Config(rollout=_Config(n=4))))
         space = {"self": trainer, "rl_batch_layout": guard, "gen_batch": batch({"prompts": numbers})}
-        space["batch"] = batch({"own": numbers}, uid=["0", "1", "2"])
+        space[name] = batch({"own": numbers}, uid=["0", "1", "2"])
         before, after = code.split("\n", 1)
         exec(before, space)
         prompts = space["gen_batch"].batch["prompts"]
         space["gen_batch_output"] = batch({"prompts": prompts, "attention_mask": torch.ones(12, 3, dtype=torch.long)})
         exec(after, space)
-        rows = space["batch"]
+        rows = space[name]
         return [int(uid) for uid in rows.non_tensor_batch["uid"]] == rows.batch["prompts"].flatten().tolist(), rows
 
     def test_one_setting_orders_both_and_a_half_stops(self, copies, batch, monkeypatch):
@@ -169,6 +184,35 @@ class TestBatchLayout:
             statements(root, TRAINER, "RayPPOTrainer._validate", "test") for root in copies("verl/batch-layout")
         )
         assert before == after and "interleave=True" in before
+
+    @pytest.mark.parametrize("source", ["ours", "performance", "commercial"])
+    def test_the_dapo_trainer_is_ordered_and_filtering_refused(
+        self, request, write, installed, batch, monkeypatch, source
+    ):
+        """On a trainer of that shape, and on the exact commits' (verl's wheels have no recipes)."""
+        text = DAPO
+        if source != "ours":
+            text = (request.getfixturevalue("upstream") / source / "verl" / DAPO_PATH).read_bytes()
+        root = write({DAPO_PATH: text}, installed(TRAINER, "verl", "verl.utils"))
+        trainer = {"trainer": ("recipe.dapo.dapo_ray_trainer", "RayDAPOTrainer.fit"), "name": "new_batch"}
+        half = lambda code: code.replace("interleave=True", "interleave=False", 1)  # noqa: E731, as edited by hand
+        assert not self._step(root, batch, None, half, **trainer)[0], "the fault"
+        apply("verl/batch-layout", root)
+        refusal = statements(root, *trainer["trainer"], "rl_batch_layout.refuse")
+        algorithm = _Config(filter_groups=_Config(enable=True))
+        space = {"self": SimpleNamespace(config=_Config(algorithm=algorithm))}
+        for given in ("1", "0"):
+            monkeypatch.setenv("VERL_ROLLOUT_INTERLEAVE", given)
+            guard = space["rl_batch_layout"] = added("verl.utils.rl_batch_layout")
+            lined_up, rows = self._step(root, batch, guard, **trainer)
+            assert lined_up and (rows.non_tensor_batch["uid"][:4].tolist() == ["0"] * 4) == (given == "1")
+            if given == "1":
+                exec(refusal, space)
+        with pytest.raises(ValueError, match="filtering would cut groups"):
+            exec(refusal, space)
+        undone = lambda code: code.replace("interleave=rl_batch_layout.interleave()", "interleave=True", 1)  # noqa: E731
+        with pytest.raises(RuntimeError, match=r"expected both copy by copy .* found 3 of 3 prompts"):
+            self._step(root, batch, added("verl.utils.rl_batch_layout"), undone, **trainer)
 
     def test_groups_that_would_be_cut_are_refused(self, monkeypatch):
         guard = added("verl.utils.rl_batch_layout")
