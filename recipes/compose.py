@@ -313,5 +313,6 @@ def _errors(file: Path) -> Iterator[None]:
         byte = error.object[error.start]
         raise UserError(f"{file}: expected UTF-8, found the byte 0x{byte:02x}; convert the file to UTF-8") from error
     except Exception as error:  # Hydra's, OmegaConf's, YAML's and Python's own: all say what is wrong with the file
-        first = str(error.__cause__ or error).strip().splitlines()[0]
+        cause = error.__cause__ or error
+        first = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise UserError(f"{file}: expected a config that Hydra can compose, found: {first}") from error

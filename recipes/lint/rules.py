@@ -110,6 +110,7 @@ ROLLOUT = (
 
 UPSTREAM = (
     Rule("upstream.equal-samples", upstream.equal_samples, "F1", matrices=NEWER),
+    Rule("upstream.copied-samples", upstream.copied_samples, "F1", "warn", NEWER),
     Rule("upstream.resume", upstream.resume, "F2", "warn", (PERFORMANCE,)),
     Rule("upstream.lost-moments", upstream.lost_moments, "F28", "warn"),
     Rule("upstream.prefix-cache", upstream.prefix_cache, "F3", matrices=(PERFORMANCE,)),

@@ -27,11 +27,30 @@ def distinct_answers(prompts: int, samples: int, engines: int, interleave: bool)
 
 
 def equal_samples(facts: Facts) -> Iterator[Fault]:
-    """Every rollout engine draws from the same random state: with rows copy by copy answers are copies (F1).
+    """Every rollout engine draws from the same random state, and several have rows of one prompt (F1).
 
     verl 21271aa, workers/megatron_workers.py:419-423 seeds one state for each engine, trainer_mode() at 448 overwrites
     it at 611. In the tree from 19020f618 until ef6eaa05d, so also in verl 0.6.0; 796871d seeds in its sharding manager.
     """
+    if not _is_off(facts):
+        yield from _copies(facts, SIZES["prompts"], "interleaved", "apply verl/rollout-seeds")
+
+
+def copied_samples(facts: Facts) -> Iterator[Fault]:
+    """The same with rows copy by copy: without verl/rollout-seeds nothing is learnt (F1).
+
+    Nothing reads the setting but the patch verl/batch-layout, and patches are applied together: a warning.
+    """
+    if _is_off(facts):
+        remedy = f"apply the patches, all of them; without verl/rollout-seeds leave {INTERLEAVE} at 1"
+        yield from _copies(facts, f"launch.env.{INTERLEAVE}", "copy by copy (interleave off)", remedy)
+
+
+def _is_off(facts: Facts) -> bool:
+    return str(facts.env.get(INTERLEAVE, 1)) == "0"
+
+
+def _copies(facts: Facts, key: str, order: str, remedy: str) -> Iterator[Fault]:
     found, layout, engine = facts.sizes("prompts", "samples"), facts.layout, facts.engine
     if not found or layout is None or not engine or facts.mode != "sync":
         return
@@ -39,16 +58,14 @@ def equal_samples(facts: Facts) -> Iterator[Fault]:
     engines = layout.devices // engine
     if engines < 1 or layout.devices % engine or prompts * samples % engines or samples == 1:
         return
-    interleave = facts.env.get(INTERLEAVE, "1") != "0"
-    distinct = distinct_answers(prompts, samples, engines, interleave)
+    distinct = distinct_answers(prompts, samples, engines, not _is_off(facts))
     if distinct < samples:
-        order = "interleaved" if interleave else "copy by copy (interleave off)"
         yield Fault(
-            f"launch.env.{INTERLEAVE}" if not interleave else SIZES["prompts"],
+            key,
             f"answers per prompt, {prompts} prompts × {samples} {order} on {engines} engines: expected {samples} "
             f"distinct ones, found {distinct} without the patch verl/rollout-seeds, {samples} with it"
             + ("; all advantages are 0 and nothing is learnt" if distinct == 1 else ""),
-            "apply verl/rollout-seeds" + ("" if interleave else f", or leave {INTERLEAVE} at 1"),
+            remedy,
         )
 
 

@@ -214,7 +214,7 @@ def _tensors(*arguments: object) -> dict:
         capture_output=True,
         text=True,
         timeout=READ_SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         check=False,
     )
     if done.returncode:

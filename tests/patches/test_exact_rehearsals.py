@@ -22,7 +22,6 @@ LAYOUT = (
     f"{ACTOR}.tensor_model_parallel_size=1",
     f"{ACTOR}.expert_model_parallel_size=1",
     "trainer.nnodes=2",
-    "+launch.env.VERL_ROLLOUT_INTERLEAVE='0'",  # copy by copy, with which unpatched engines give the same answers (F1)
     "actor_rollout_ref.rollout.tensor_model_parallel_size=16",
     *(
         f"actor_rollout_ref.{key}_max_token_len_per_gpu=32768"

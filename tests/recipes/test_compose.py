@@ -204,7 +204,7 @@ def test_a_checkout_below_any_path_composes(tmp_path):
     (verl / "trainer").mkdir(parents=True)
     (verl / "__init__.py").touch()
     (verl / "trainer" / "config").symlink_to(verl_configs())
-    for name in ("recipes", "errors.py", "matrix.py", "matrix.toml"):
+    for name in ("recipes", "errors.py", "manifest.py", "matrix.py", "matrix.toml"):
         (home / name).symlink_to(HOME / name)
     code = (
         "import sys; from pathlib import Path; from recipes import compose\n"

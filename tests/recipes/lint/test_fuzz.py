@@ -7,7 +7,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from errors import UserError
@@ -69,6 +69,7 @@ TREES = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TREES, st.booleans())
+@example("-1", False)  # an error without a message
 def test_any_file_gives_findings_or_one_error(tmp_path_factory, tree, inherits):
     file = tmp_path_factory.mktemp("recipe") / "fuzzed.yaml"
     written = {"defaults": ["qwen3-235b-30k", "_self_"], **tree} if inherits and isinstance(tree, dict) else tree

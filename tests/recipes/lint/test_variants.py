@@ -207,7 +207,13 @@ VARIANTS = [
         "ignored.harmless",
     ),
     # faults of the pinned commits
-    (BIG, P, f"+{E}.VERL_ROLLOUT_INTERLEAVE=0", "upstream.equal-samples"),
+    (f"{BIG} {E}.VERL_ROLLOUT_INTERLEAVE=1", P, f"{E}.VERL_ROLLOUT_INTERLEAVE=0", "upstream.copied-samples"),
+    (
+        f"{SMALL} {E}.VERL_ROLLOUT_INTERLEAVE=1 {R}.n=64",
+        P,
+        f"data.train_batch_size=2 {A}.ppo_mini_batch_size=2",
+        "upstream.equal-samples",
+    ),
     (BIG, P, f"{R}.enable_prefix_caching=true", "upstream.prefix-cache"),
     *(
         (
