@@ -108,8 +108,12 @@ def _pyproject(metadata: Message, points: str) -> str:
     for group, entries in re.findall(r"^\[(.+)\]\n((?:.+\n?)*)", points, re.MULTILINE):
         lines.append(f'[project.entry-points."{group}"]')
         lines += [re.sub(r"\s*=\s*(.*)", r" = '\1'", entry) for entry in entries.splitlines() if entry.strip()]
-    top = "megatron.core" if metadata["Name"] == "megatron-core" else metadata["Name"].replace("-", "_")
-    lines += ["[tool.setuptools.packages.find]", f'include = ["{top}*"]']
+    # As upstream's setup.py: verl's brings its scripts along, Megatron's leaves its training out.
+    name = metadata["Name"]
+    included = {"verl": ["verl*", "scripts*"], "megatron-core": ["megatron.core*"]}.get(
+        name, [name.replace("-", "_") + "*"]
+    )
+    lines += ["[tool.setuptools.packages.find]", f"include = {included}"]
     lines += ["[tool.setuptools.package-data]", '"*" = ["**"]']
     return "\n".join(lines) + "\n"
 
