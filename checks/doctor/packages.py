@@ -331,7 +331,8 @@ def vllm_pair(case: Case) -> Iterator[Fault]:
     """Releases carry the number of the vLLM they are for; a build from a commit may carry none."""
     ours, found = needed(case, "vllm-ascend"), case.facts.env("VLLM_VERSION") or needed(case, "vllm")
     wanted, have = versions.numbers(ours, 3), versions.numbers(found, 3)
-    if wanted < (0, 7) or "dev" in ours or "dev" in found:
+    from_commit = any(source_commit(case, name) for name in ("vllm", "vllm-ascend"))  # which says more than its version
+    if wanted < (0, 7) or "dev" in ours or "dev" in found or from_commit:
         raise Skip(Text("built from a commit: the commits are compared", "从提交构建：按提交比较"))
     if wanted != have:
         yield Fault(".".join(map(str, wanted)), found, _install("vllm", case.component("vllm"), "vllm"))
@@ -367,11 +368,14 @@ def flash_attn(case: Case) -> Iterator[Fault]:
     problem="S5",
 )
 def rl_plugin(case: Case) -> Iterator[Fault]:
-    """Its set-up appends the import to verl's __init__, and only prints where that fails."""
+    """Its set-up appends the import to verl's __init__, and only prints where that fails.
+
+    Nobody needs it for S5: the matrix's transformers has the names, and so does the patch verl/index-first-axis.
+    """
     needed(case, "verl")
     if not case.facts.texts("stack/modules/verl_npu"):
-        yield Fault("verl_npu", NONE, "pip install -e MindSpeed-RL/rl-plugin")
-    elif not case.facts.flag("stack/verl_loads_plugin"):
+        raise Skip(Text("not installed, and not needed with this matrix", "未安装，此版本矩阵不需要"))
+    if not case.facts.flag("stack/verl_loads_plugin"):
         yield Fault(
             "import verl_npu", NONE, "echo 'import verl_npu' >> $(python -c 'import verl; print(verl.__file__)')"
         )

@@ -286,6 +286,5 @@ COMMERCIAL = {  # what the performance machine has otherwise, for the checks tha
 }
 COMMERCIAL_CASES = (
     ("packages.rl-plugin", {**COMMERCIAL, "stack/verl_loads_plugin": False}, "none"),
-    ("packages.rl-plugin", {**COMMERCIAL, "stack/modules/verl_npu": []}, "none"),
     ("packages.transformers", {**COMMERCIAL, "packages/transformers": "4.55.2"}, "4.55.2"),
 )

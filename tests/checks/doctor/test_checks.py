@@ -45,6 +45,14 @@ def test_checks_of_the_commercial_matrix(name, change, found):
     assert result(name, case("fit-a2-host", fit, "commercial", {})).status == "pass"
 
 
+def test_builds_of_commits_are_not_compared_by_the_versions_that_they_were_given():
+    """vllm-ascend 1de16ea is between releases, and so is its vLLM: their numbers need not agree."""
+    given = {"packages/vllm": "0.10.1.1+empty", "packages/vllm-ascend": "0.10.0rc1"}
+    assert result("packages.vllm-pair", case("image-container", given)).status == "skip"
+    index = {f"stack/sources/{name}": {"version": "0.10", "from": "index"} for name in ("vllm", "vllm-ascend")}
+    assert result("packages.vllm-pair", case("image-container", {**given, **index})).status == "fail"
+
+
 # Machine: what fails, what warns, and the checks that the rest is put down to.
 VERDICTS = {
     "fit-a2-host": ("", "", ""),
@@ -126,3 +134,10 @@ def test_every_text_is_there_in_both_languages():
         if isinstance(text, Text):
             assert text.en.isascii() or "…" in text.en or "×" in text.en, text
             assert any("、" <= letter <= "鿿" for letter in text.zh) or text.en == text.zh, text
+
+
+def test_the_plugin_is_not_asked_for():
+    """The image of the commercial matrix does without it."""
+    assert (
+        result("packages.rl-plugin", case("fit-a2-host", {"stack/modules/verl_npu": []}, "commercial")).status == "skip"
+    )
