@@ -47,6 +47,9 @@ def change(folder: Path, commits: dict[str, dict[str, str]]) -> None:
             _same_keys(folder, component, before[component].commit, commit)
             if f"[{name}.components.{component}]" in text:  # else it is that of the matrix which this one extends
                 text = _set(text, f"{name}.components.{component}", "commit", commit)
+    # vLLM's is that of the source archive: vllm-ascend decides by it what it calls.
+    vllm = matrices.load("cpu", ROOT / "matrix.toml").component("vllm").version
+    text = _set(text, "commercial.components.vllm", "version", vllm)
     table.write_text(_other_torch(text))
     for name in MATRICES:
         _follow(folder, name)
