@@ -67,14 +67,19 @@ def test_a_hash_that_does_not_match(build, changed):
     assert "not the one of the lock" in line
 
 
+DRIFT = r"""
+cd /opt/ascend-rl/project && python cli.py patches.revert
+cd /opt/ascend-rl/venv/lib/python3.11/site-packages/mindspeed/te/pytorch/module
+printf '\n    def set_extra_state(self, state, more):\n        pass\n' >> layernorm_column_parallel_linear.py
+cd /opt/ascend-rl/project && python -m image.steps.patch performance
+"""
+
+
 def test_a_source_that_has_drifted(image_of, store):
-    """Found by the step that patches, in the environment of an image that is there already."""
+    """Found by the step that patches, in the environment of an image that is there already: upstream has the method."""
     with store.container(image_of("performance").name) as container:
-        spoil = "sed -i 's/^class MindSpeedTE/class MindSpeedTe/' "
-        spoil += "/opt/ascend-rl/venv/lib/python3.11/site-packages/mindspeed/te/pytorch/module/layernorm*.py"
-        step = "cd /opt/ascend-rl/project && python -m image.steps.patch performance"
-        arguments = ["run", "--isolation", "chroot", "--user", "0", container, "--", "bash", "-c", f"{spoil} && {step}"]
-        line = stopped(store.buildah(*arguments), "patches")
+        options = ("--isolation", "chroot", "--user", "0", "--env", "TORCH_DEVICE_BACKEND_AUTOLOAD=0")
+        line = stopped(store.buildah("run", *options, container, "--", "bash", "-c", DRIFT), "patches")
     assert "mindspeed/extra-state" in line and "drifted" in line
 
 
