@@ -21,7 +21,6 @@ from pathlib import Path
 from image.steps.step import Pin, StepError, contents, pins, run, say
 
 TREES = Path("/opt/ascend-rl/src")  # sources that stay
-NOT_KEPT = ("tests", "examples", "docs", "tools", ".github", ".gitlab")  # of them
 CANN = Path("/usr/local/Ascend/ascend-toolkit/latest")
 
 
@@ -37,8 +36,9 @@ def install(pin: Pin, how: dict, source: Path, matrix: str) -> None:
     """One component. StepError with the compiler's or pip's telling line where it does not build."""
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-compile"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--no-index"]
-    if matrix in how.get("tree", {}):
-        source = _keep(source, pin.name)
+    keep = how["keep"] if matrix in how.get("tree", {}) else []
+    if keep:
+        source = Path(shutil.copytree(source, TREES / pin.name, symlinks=True))
         # `compat` puts the tree itself on the path; else only the packages that setup.py lists could be imported.
         command += ["--config-settings", "editable_mode=compat", "--editable"]
     done = subprocess.run(
@@ -52,7 +52,9 @@ def install(pin: Pin, how: dict, source: Path, matrix: str) -> None:
     if done.returncode:
         print(done.stdout[-20000:], file=sys.stderr)
         raise StepError(f"{pin.name} {pin.commit} to build", _telling(done.stdout), "see the lines above")
-    shutil.rmtree(source / "build", ignore_errors=True)  # objects, where the tree stays
+    for path in list(source.iterdir()) if keep else ():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     version = record_commit(importlib.metadata.distribution(how["package"]), pin)
     say(f"{pin.name} {version} from {pin.commit}")
 
@@ -85,13 +87,6 @@ def _correct(record: Path, name: str, content: bytes) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(sorted(rows))
     record.write_text(text.getvalue())
-
-
-def _keep(source: Path, name: str) -> Path:
-    """Moves a source tree to where it stays, without what nothing imports."""
-    kept = TREES / name
-    shutil.copytree(source, kept, symlinks=True, ignore=lambda at, _: NOT_KEPT if Path(at) == source else ())
-    return kept
 
 
 def _telling(output: str) -> str:

@@ -10,6 +10,7 @@ import os
 import py_compile
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 from image.steps.step import StepError, run, say
@@ -39,6 +40,7 @@ def _clean(folder: Path) -> None:
 
 
 def _compile(folder: Path) -> None:
+    warnings.simplefilter("ignore")  # other people's
     compileall.compile_dir(
         folder,
         maxlevels=40,

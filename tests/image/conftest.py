@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.image import base
 from tests.image.stand_ins import StandIns
 from tests.image.store import Image, Result, Store, unavailable
 
@@ -40,10 +41,13 @@ def build(stand_ins) -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def image_of(stand_ins) -> Callable[[str], Image]:
-    """The image of a matrix, built once."""
+    """The image of a matrix, built once; that of `cpu` is the one for machines without an NPU."""
 
     @functools.cache
     def of(matrix: str) -> Image:
+        if matrix == "cpu":
+            slim = base.image(stand_ins.store, base.SLIM)
+            return stand_ins.image("localhost/cpu", target="cpu", CPU_BASE_IMAGE=slim.name)
         return stand_ins.image(f"localhost/{matrix}", MATRIX=matrix)
 
     return of

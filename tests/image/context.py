@@ -42,9 +42,14 @@ def change(folder: Path, commits: dict[str, dict[str, str]]) -> None:
     table = folder / "matrix.toml"
     text = table.read_text()
     for name, pinned in commits.items():
+        before = matrices.load(name, ROOT / "matrix.toml").components
         for component, commit in pinned.items():
+            _same_keys(folder, component, before[component].commit, commit)
             if f"[{name}.components.{component}]" in text:  # else it is that of the matrix which this one extends
                 text = _set(text, f"{name}.components.{component}", "commit", commit)
+    # vLLM's is that of the source archive: vllm-ascend decides by it what it calls.
+    vllm = matrices.load("cpu", ROOT / "matrix.toml").component("vllm").version
+    text = _set(text, "commercial.components.vllm", "version", vllm)
     table.write_text(_other_torch(text))
     for name in MATRICES:
         _follow(folder, name)
@@ -72,6 +77,12 @@ def _set(text: str, table: str, key: str, value: str) -> str:
     )
     assert count == 1, f"matrix.toml: no {table}.{key}"
     return changed
+
+
+def _same_keys(folder: Path, component: str, old: str, new: str) -> None:
+    """The keys that recipes may set are those of the commit that the stand-in stands for."""
+    for known in (folder / "recipes/schema/data").glob(f"{component}-{old[:7]}*.json"):
+        shutil.copy(known, known.with_name(known.name.replace(old[:7], new[:7])))
 
 
 def _other_torch(text: str) -> str:

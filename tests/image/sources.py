@@ -103,13 +103,21 @@ def _pyproject(metadata: Message, points: str) -> str:
     requirements = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     requirements = [line for line in requirements if not line.startswith("torch")]  # as the context: another torch
     lines = ["[build-system]", 'requires = ["setuptools"]', 'build-backend = "setuptools.build_meta"', "[project]"]
-    lines += [f'{key.lower()} = "{metadata[key]}"' for key in ("Name", "Version")]
+    lines.append(f'name = "{metadata["Name"]}"')
+    # vllm-ascend takes its version from git's tags, or from what the image's build says in their place.
+    tagged = metadata["Name"] == "vllm-ascend"
+    lines.append('dynamic = ["version"]' if tagged else f'version = "{metadata["Version"]}"')
     lines += ["dependencies = [", *(f"  {line!r}," for line in requirements), "]"]
     for group, entries in re.findall(r"^\[(.+)\]\n((?:.+\n?)*)", points, re.MULTILINE):
         lines.append(f'[project.entry-points."{group}"]')
         lines += [re.sub(r"\s*=\s*(.*)", r" = '\1'", entry) for entry in entries.splitlines() if entry.strip()]
-    top = "megatron.core" if metadata["Name"] == "megatron-core" else metadata["Name"].replace("-", "_")
-    lines += ["[tool.setuptools.packages.find]", f'include = ["{top}*"]']
+    # As upstream's setup.py: verl's brings its scripts along, Megatron's leaves its training out.
+    name = metadata["Name"]
+    included = {"verl": ["verl*", "scripts*"], "megatron-core": ["megatron.core*"]}.get(
+        name, [name.replace("-", "_") + "*"]
+    )
+    lines += ["[tool.setuptools.packages.find]", f"include = {included}"]
+    lines += ["[tool.setuptools_scm]"] if tagged else []
     lines += ["[tool.setuptools.package-data]", '"*" = ["**"]']
     return "\n".join(lines) + "\n"
 

@@ -8,13 +8,14 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-TIME_LIMIT = 1500  # seconds a command; all stages of a matrix take a few minutes on two quiet cores
+TIME_LIMIT = 2400  # seconds a command; all stages of a matrix take a few minutes on two quiet cores
 NEEDED = ("buildah", "mmdebstrap", "unshare", "ip")
 
 # Processes of a container without a network still talk to each other.
@@ -67,7 +68,7 @@ class Store:
         """A command of buildah, whatever comes of it."""
         command = [*(OFFLINE if offline else ()), "buildah", "--storage-driver", "overlay"]
         command += ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run"), *self.options]
-        done = subprocess.run(
+        process = subprocess.Popen(
             [*command, *arguments],
             env={**os.environ, "TMPDIR": str(scratch())},
             stdin=subprocess.DEVNULL,
@@ -75,9 +76,15 @@ class Store:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=timeout,
+            start_new_session=True,
         )
-        return Result(done.returncode, done.stdout)
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except BaseException:  # what runs in a container goes, too
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        return Result(process.returncode, output)
 
     def must(self, *arguments: str) -> str:
         """A command of buildah that has to work; what it printed."""

@@ -1,8 +1,10 @@
 """Builds that cannot be: each stops at its step with one line that says which and what to do."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.image]
 def changed(stand_ins, tmp_path):
     """A copy of the context with one file changed."""
 
-    def make(name: str, change) -> object:
+    def make(name: str, change) -> Path:
         folder = tmp_path / "context"
         shutil.copytree(stand_ins.context, folder)
         text = (folder / name).read_text()
@@ -58,25 +60,26 @@ def test_a_commit_that_is_not_there(build, changed):
 
 def test_a_hash_that_does_not_match(build, changed):
     def tamper(text: str) -> str:
-        start = text.index("\nuv==")
-        return (
-            text[:start]
-            + re.sub(r"sha256:\w+", "sha256:" + "0" * 64, text[start:].partition("\nuvicorn")[0])
-            + ("\nuvicorn" + text[start:].partition("\nuvicorn")[2])
-        )
+        start, end = text.index("\nuv=="), text.index("\nuvicorn==")
+        return text[:start] + re.sub(r"sha256:\w+", "sha256:" + "0" * 64, text[start:end]) + text[end:]
 
     line = stopped(build("localhost/bad", target="build", at=changed("requirements.lock", tamper)), "packages")
     assert "not the one of the lock" in line
 
 
+DRIFT = r"""
+cd /opt/ascend-rl/project && python cli.py patches.revert
+cd /opt/ascend-rl/venv/lib/python3.11/site-packages/mindspeed/te/pytorch/module
+printf '\n    def set_extra_state(self, state, more):\n        pass\n' >> layernorm_column_parallel_linear.py
+cd /opt/ascend-rl/project && python -m image.steps.patch performance
+"""
+
+
 def test_a_source_that_has_drifted(image_of, store):
-    """Found by the step that patches, in the environment of an image that is there already."""
+    """Found by the step that patches, in the environment of an image that is there already: upstream has the method."""
     with store.container(image_of("performance").name) as container:
-        spoil = "sed -i 's/^class MindSpeedTE/class MindSpeedTe/' "
-        spoil += "/opt/ascend-rl/venv/lib/python3.11/site-packages/mindspeed/te/pytorch/module/layernorm*.py"
-        step = "cd /opt/ascend-rl/project && python -m image.steps.patch performance"
-        arguments = ["run", "--isolation", "chroot", "--user", "0", container, "--", "bash", "-c", f"{spoil} && {step}"]
-        line = stopped(store.buildah(*arguments), "patches")
+        options = ("--isolation", "chroot", "--user", "0", "--env", "TORCH_DEVICE_BACKEND_AUTOLOAD=0")
+        line = stopped(store.buildah("run", *options, container, "--", "bash", "-c", DRIFT), "patches")
     assert "mindspeed/extra-state" in line and "drifted" in line
 
 
@@ -87,9 +90,7 @@ def test_a_full_disk(stand_ins: StandIns, tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600m", "tmpfs", small], check=True)
     try:
         store = Store(small, ("--storage-opt", f"additionalimagestore={stand_ins.store.folder / 'root'}"))
-        result = StandIns(
-            store, *[getattr(stand_ins, key) for key in ("context", "trees", "repositories", "base", "options")]
-        ).build("localhost/bad", target="src")
+        result = dataclasses.replace(stand_ins, store=store).build("localhost/bad", target="src")
         line = stopped(result, "sources")
         store.empty()
     finally:

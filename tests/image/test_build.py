@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image import base, context
+from tests.image import context
 from tests.image.store import Image
 
 pytestmark = [pytest.mark.slow, pytest.mark.image]
@@ -27,10 +27,9 @@ def image(request, image_of) -> Image:
 
 
 @pytest.fixture(scope="module")
-def cpu(stand_ins, store) -> Image:
+def cpu(image_of) -> Image:
     """The image for machines without an NPU."""
-    slim = base.image(store, base.SLIM)
-    return stand_ins.image("localhost/cpu", target="cpu", CPU_BASE_IMAGE=slim.name)
+    return image_of("cpu")
 
 
 def matrix_of(image: Image) -> str:

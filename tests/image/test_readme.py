@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image import base, chapter
+from tests.image import chapter
 from tests.image.chapter import ROOT
 from tests.image.store import Image, Result
 from tests.image.test_chapter import docker_build, docker_run
@@ -93,17 +93,9 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory, image_of, stand_ins, store) -> Reader:
+def reader(tmp_path_factory, image_of) -> Reader:
     """With the images of the build block, each built once for all tests."""
-
-    def image(matrix: str) -> Image:
-        if matrix != "cpu":
-            return image_of(matrix)
-        if store.buildah("inspect", "--type", "image", "localhost/cpu").status == 0:
-            return Image(store, "localhost/cpu")
-        return stand_ins.image("localhost/cpu", target="cpu", CPU_BASE_IMAGE=base.image(store, base.SLIM).name)
-
-    made = Reader(tmp_path_factory.mktemp("reader"), image)
+    made = Reader(tmp_path_factory.mktemp("reader"), image_of)
     for command in chapter.blocks()["build"].commands:
         assert made.type(command).status == 0
     return made

@@ -51,6 +51,11 @@ def test_the_context_differs_in_the_stand_ins_and_torch_only(changed, name):
     assert lock.digest(chosen) in (changed / file.name).read_text() and lock.digest(chosen) != lock.digest(own)
 
 
+def test_recipes_are_judged_by_the_keys_of_the_commits_that_are_stood_in_for(changed):
+    known = [changed / "recipes/schema/data" / f"{name}-{0:07x}.json" for name in ("verl", "mindspeed", "megatron-lm")]
+    assert all(file.is_file() for file in known)
+
+
 def test_what_is_meant_is_added_to_what_the_checkout_means(changed):
     here, own = (
         tomllib.loads((root / "image/contents.toml").read_text()).get("allowed", []) for root in (changed, context.ROOT)
