@@ -28,7 +28,7 @@ fi
 
 # Lists, caches and logs say when it was: they would make every build another one.
 rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/aux-cache \
-    /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/bootstrap.log /var/lib/dpkg/*-old /tmp/* /root/.cache
-# Numbers are what counts (USER 1000:1000); some programs want a name to them. Ascend's bases have HwHiAiUser there.
+    /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/bootstrap.log /var/lib/dpkg/*-old /root/.cache
+# Numbers are what counts (USER 1000:1000); some programs want a name to them.
 getent group 1000 >/dev/null || echo 'ascend:x:1000:' >>/etc/group
 getent passwd 1000 >/dev/null || echo 'ascend:x:1000:1000::/opt/ascend-rl/cache:/bin/bash' >>/etc/passwd

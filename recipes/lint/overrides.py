@@ -47,6 +47,8 @@ NO_EFFECT = (
 
 # Names that MindSpeed's code reads outside of its features, so that the schema does not have them.
 READ_ELSEWHERE = {"use_distributed_optimizer": schema.Field("bool", None)}  # core/optimizer, core/memory
+# What a recipe of the cpu matrix says to the MindSpeed of an image, in which it runs too.
+READ_IN_IMAGES = {"use_flash_attn": schema.Field("bool", None)}
 
 
 @cache
@@ -54,7 +56,8 @@ def known(matrix: str) -> dict[str, schema.Field]:
     """What the dict may hold at a matrix: Megatron's fields, and MindSpeed's arguments where MindSpeed is there."""
     mindspeed = schema.load("mindspeed", matrix)
     # Megatron's fields win over the bare names that MindSpeed reads: they have a type.
-    return {**(READ_ELSEWHERE if mindspeed else {}), **mindspeed, **schema.load("megatron.mla", matrix)}
+    elsewhere = READ_ELSEWHERE if mindspeed else READ_IN_IMAGES
+    return {**elsewhere, **mindspeed, **schema.load("megatron.mla", matrix)}
 
 
 def unknown(facts: Facts) -> Iterator[Fault]:

@@ -130,16 +130,16 @@ def _perform(config: DictConfig, facts: Facts, site: Path, path: Path) -> tuple[
     causes = {}
     first = _run(config, path, site, [])
     if first.signal:
-        return _gather(config, facts, path, causes), 128 + first.signal
+        return _gather(config, facts, site, path, causes), 128 + first.signal
     if first.status:
         causes["first"] = _cause(path, first)
     if (path / "checkpoints" / "global_step_1" / "data.pt").is_file():
         second = _run(_again(config, path), path / RESUMED, site, _from_first_step(path))
         if second.signal:
-            return _gather(config, facts, path, causes), 128 + second.signal
+            return _gather(config, facts, site, path, causes), 128 + second.signal
         if second.status:
             causes["resumed"] = _cause(path / RESUMED, second)
-    return _gather(config, facts, path, causes), 0
+    return _gather(config, facts, site, path, causes), 0
 
 
 def _again(config: DictConfig, path: Path) -> DictConfig:
@@ -179,13 +179,13 @@ def _cause(path: Path, outcome: Outcome) -> tuple[str, str]:
     return (cause.text if cause else "see its log"), ""
 
 
-def _gather(config: DictConfig, facts: Facts, path: Path, causes: dict) -> checks.Rehearsed:
+def _gather(config: DictConfig, facts: Facts, site: Path, path: Path, causes: dict) -> checks.Rehearsed:
     model = Path(OmegaConf.select(config, "actor_rollout_ref.model.path"))
     return checks.Rehearsed(
-        first=_observed(path),
-        resumed=_observed(path / RESUMED),
+        first=_observed(site, path),
+        resumed=_observed(site, path / RESUMED),
         model=observations.model_tensors(model),
-        log_probs={step: gap for step in (1, 2) if (gap := _log_probs(model, path, step))},
+        log_probs={step: gap for step in (1, 2) if (gap := _log_probs(site, model, path, step))},
         causes=causes,
         samples=facts.size("samples") or 1,
         graphs=facts.graphs,
@@ -195,26 +195,30 @@ def _gather(config: DictConfig, facts: Facts, path: Path, causes: dict) -> check
     )
 
 
-def _observed(path: Path) -> observations.Observations:
+def _observed(site: Path, path: Path) -> observations.Observations:
     seen = observations.read(path)
     folder = path / "checkpoints" / f"global_step_{miniature.STEPS}" / "actor" / "dist_ckpt"
-    return replace(seen, checkpoint=_tensors("checkpoint", folder) if folder.is_dir() else {})
+    return replace(seen, checkpoint=_tensors(site, "checkpoint", folder) if folder.is_dir() else {})
 
 
-def _log_probs(model: Path, path: Path, step: int) -> dict:
+def _log_probs(site: Path, model: Path, path: Path, step: int) -> dict:
     folder = path / "probes" / "log-probs"
-    return _tensors("log-probs", model, folder, step) if any(folder.glob(f"step{step}-*")) else {}
+    return _tensors(site, "log-probs", model, folder, step) if any(folder.glob(f"step{step}-*")) else {}
 
 
-def _tensors(*arguments: object) -> dict:
-    """What recipes.rehearsal.tensors says; empty where it fails, with its last line."""
+def _tensors(site: Path, *arguments: object) -> dict:
+    """What recipes.rehearsal.tensors says; empty where it fails, with its last line.
+
+    With the emulator in front: torch and transformers load torch_npu, and an image's own wants the driver.
+    """
+    python_path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", "recipes.rehearsal.tensors", *map(str, arguments)],
         cwd=HOME,
         capture_output=True,
         text=True,
         timeout=READ_SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": python_path},
         check=False,
     )
     if done.returncode:

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.image import base, context, sources
 from tests.image.store import Image, Result, Store, cache
 
+SERVED = "/repositories"  # where a build finds them
+
 
 @dataclass
 class StandIns:
@@ -34,7 +36,7 @@ class StandIns:
                 for component, name in context.FOLDERS.items()
             }
         made = context.make(folder / "context", commits, trees)
-        options = [*_secrets(folder), "--volume", f"{repositories}:{repositories}:ro"]
+        options = [*_secrets(folder), "--volume", f"{repositories}:{SERVED}:ro"]
         return cls(store, made, trees, repositories, base.image(store), options)
 
     def build(
@@ -45,7 +47,7 @@ class StandIns:
         matrix = arguments.get("MATRIX", "performance")
         for component, folder in context.FOLDERS.items():
             name_of = f"{component.upper().replace('-', '_')}_REPOSITORY"
-            values[name_of] = f"file://{self.repositories / matrix / folder}"
+            values[name_of] = f"file://{SERVED}/{matrix}/{folder}"
         values |= arguments
         given = [f"--build-arg={key}={value}" for key, value in values.items()]
         settings = ["--isolation", "chroot", "--pull-never", "--format", "docker", "--timestamp", base.EPOCH]
