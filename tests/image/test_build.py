@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.image]
 HOME = Path("opt/ascend-rl")
 SMOKE = ("train", "--recipe", "smoke", "--set", "trainer.total_training_steps=2", "--set", "trainer.test_freq=-1")
 CPU_LIMIT = 2.5e9  # bytes
+SEEDS = ("usr/share/python-wheels/", "/virtualenv/seed/wheels/")  # what new environments are made from
 SPOILING = ("*.whl", "pip.conf", "pip.ini", ".netrc", ".git-credentials", "uv_cache.json")
 
 
@@ -122,6 +123,7 @@ def spoilt(image: Image) -> list[str]:
     """What was handed to the build or only costs room, and folders that anybody may write."""
     with image.files() as root:
         names = [str(path.relative_to(root)) for pattern in SPOILING for path in root.rglob(pattern)]
+        names = [name for name in names if not any(place in name for place in SEEDS)]
         caches = [
             place for place in ("root/.cache", "var/lib/apt/lists", "sources", "run/secrets") if any(_in(root / place))
         ]
