@@ -14,6 +14,7 @@ from pathlib import Path
 import matrix as matrices
 from checks.facts.reading import output
 from errors import UserError
+from image.steps.sources import variable
 from matrix import Matrix
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,7 +161,7 @@ def _mirror(given: str, matrix: Matrix) -> tuple[str, str]:
         raise UserError(
             f"--mirror {name}: expected no password in it, it would stay in the image; put it into ~/.netrc"
         )
-    return name.upper().replace("-", "_") + "_REPOSITORY", address
+    return variable(name), address
 
 
 def _refuse_what_floats(asked: Asked, matrix: Matrix) -> None:

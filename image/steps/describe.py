@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 import manifest
 import matrix as matrices
 from image.steps import sbom
-from image.steps.step import PROJECT, lock_file, run, say
+from image.steps.step import lock_file, run, say
 from patches import catalogue, engine, places
 from patches.pins import LOCK as FINGERPRINTS
 
@@ -55,7 +55,7 @@ def created() -> str:
 
 def lock(matrix: str) -> dict:
     """The lock that was installed."""
-    file = PROJECT / "requirements-cpu.lock" if matrix == "cpu" else lock_file(matrix)
+    file = lock_file(matrix)
     return {"file": file.name, "sha256": digest(file)}
 
 

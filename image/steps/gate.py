@@ -54,14 +54,14 @@ def judge(matrix: str, sources: str) -> None:
 
 def version_faults(matrix: str, installed: dict[str, str]) -> Iterator[str]:
     """What is installed against the lock and the components."""
-    locked = locked_versions(matrix)
+    locked, pinned = locked_versions(matrix), pins(matrix)
     for name, version in sorted(locked.items()):
         if installed.get(name) != version:
             yield f"{name}: expected {version}, found {installed.get(name, 'none')}"
     built = {}
     for name, how in contents()["components"].items():
         package = canonicalize_name(how["package"])
-        built[package] = pins(matrix)[name].version
+        built[package] = pinned[name].version
         if package not in installed:
             yield f"{package}: expected it installed, found none"
         elif built[package] and Version(installed[package]).public != Version(built[package]).public:
@@ -101,9 +101,9 @@ def requirement_faults(matrix: str, complaints: list[str]) -> Iterator[str]:
 
 def commit_faults(matrix: str, sources: Path) -> Iterator[str]:
     """Commits: of the sources as they were fetched, and as the installed packages say."""
-    fetched = json.loads((sources / "sources.json").read_text())
+    fetched, pinned = json.loads((sources / "sources.json").read_text()), pins(matrix)
     for name, how in contents()["components"].items():
-        expected = pins(matrix)[name].commit
+        expected = pinned[name].commit
         try:
             origin = json.loads(importlib.metadata.distribution(how["package"]).read_text("direct_url.json") or "{}")
         except importlib.metadata.PackageNotFoundError:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from image.steps.sources import variable
 from tests.image import base, context, sources
 from tests.image.store import Image, Result, Store, cache
 
@@ -46,8 +47,7 @@ class StandIns:
         values = {"BASE_IMAGE": self.base.name, "SOURCE_DATE_EPOCH": base.EPOCH, "COMPILE_CUSTOM_KERNELS": "0"}
         matrix = arguments.get("MATRIX", "performance")
         for component, folder in context.FOLDERS.items():
-            name_of = f"{component.upper().replace('-', '_')}_REPOSITORY"
-            values[name_of] = f"file://{SERVED}/{matrix}/{folder}"
+            values[variable(component)] = f"file://{SERVED}/{matrix}/{folder}"
         values |= arguments
         given = [f"--build-arg={key}={value}" for key, value in values.items()]
         settings = ["--isolation", "chroot", "--pull-never", "--format", "docker", "--timestamp", base.EPOCH]
