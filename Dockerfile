@@ -24,16 +24,19 @@ RUN --mount=type=secret,id=pip --mount=type=secret,id=ca --mount=type=cache,targ
     python3.11 -m image.steps.cpu
 COPY . .
 ARG CPU_BASE_IMAGE
+ARG REVISION
 RUN .venv/bin/python -m emulator.site \
     && BASE_IMAGE=${CPU_BASE_IMAGE} .venv/bin/python -m image.steps.describe cpu /opt/ascend-rl \
     && python3.11 -m image.steps.tidy /opt/ascend-rl
 
 FROM cpu-base AS cpu
 ARG CPU_BASE_IMAGE
+ARG REVISION
 LABEL org.opencontainers.image.title="RL recipes for Ascend NPUs, emulated" \
       org.opencontainers.image.description="verl, Megatron and vLLM on an emulated NPU, for machines without one" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${CPU_BASE_IMAGE}" \
+      org.opencontainers.image.revision="${REVISION}" \
       ascend-rl.matrix="cpu"
 COPY --from=cpu-build /opt/ascend-rl /opt/ascend-rl
 RUN install -d -o 1000 -g 1000 /opt/ascend-rl/cache /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
@@ -90,6 +93,9 @@ RUN TORCH_DEVICE_BACKEND_AUTOLOAD=0 image/entrypoint.sh python -m image.steps.co
 # The patches, the emulated NPU, and the gate that all of it has to pass.
 COPY . .
 ARG BASE_IMAGE
+ARG REVISION
+# Without CANN's own packages, which the base image has on PYTHONPATH.
+ENV PYTHONPATH=
 RUN TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m image.steps.patch "${MATRIX}" \
     && NPU_EMULATOR_BESIDE=torch_npu python -m image.steps.gate "${MATRIX}" /sources \
     && python -m image.steps.describe "${MATRIX}" /opt/ascend-rl \
@@ -98,15 +104,19 @@ RUN TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m image.steps.patch "${MATRIX}" \
 FROM base AS final
 ARG MATRIX=performance
 ARG BASE_IMAGE
+ARG REVISION
 LABEL org.opencontainers.image.title="RL recipes for Ascend NPUs" \
       org.opencontainers.image.description="verl, Megatron, MindSpeed, vLLM and vllm-ascend at the commits of one matrix" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
+      org.opencontainers.image.revision="${REVISION}" \
       ascend-rl.matrix="${MATRIX}"
 COPY --from=build /opt/ascend-rl /opt/ascend-rl
 RUN install -d -o 1000 -g 1000 /opt/ascend-rl/cache /opt/ascend-rl/project/runs /opt/ascend-rl/project/assets
+# ASCEND_WORK_PATH: what CANN compiles for itself would else go into the current folder, which the user may not write.
 # NPU_EMULATOR_BESIDE: the emulated NPU may run although the real torch_npu is installed, here on purpose.
-ENV PATH=/opt/ascend-rl/venv/bin:${PATH} HOME=/opt/ascend-rl/cache XDG_CACHE_HOME=/opt/ascend-rl/cache NPU_EMULATOR_BESIDE=torch_npu
+ENV PATH=/opt/ascend-rl/venv/bin:${PATH} HOME=/opt/ascend-rl/cache XDG_CACHE_HOME=/opt/ascend-rl/cache \
+    ASCEND_WORK_PATH=/opt/ascend-rl/cache/ascend NPU_EMULATOR_BESIDE=torch_npu
 USER 1000:1000
 ENTRYPOINT ["/opt/ascend-rl/project/image/entrypoint.sh"]
 CMD ["--list"]

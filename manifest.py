@@ -1,7 +1,8 @@
 """What an image is made of, as its build wrote it down: `read()` gives it there, and None everywhere else.
 
-format, matrix, machine, base, created, lock {file, sha256}, components {name: {commit | version, repository}},
-packages {name: version}, debian {name: version}, patches [{id, state}], fingerprints (sha256 of patches/pins.lock).
+format, matrix, machine, base, revision (this project's commit, where the build was told), created,
+lock {file, sha256}, components {name: {commit | version, repository}}, packages {name: version}, system {id, version},
+debian {name: version}, patches [{id, state}], fingerprints (sha256 of patches/pins.lock).
 """
 
 import json

@@ -104,14 +104,12 @@ def build_command(asked: Asked, matrix: Matrix, engine: str, environment: Mappin
     else:  # the format that keeps the health check; the time makes a second build the same
         command += ["--format", "docker", *(["--timestamp", made] if made else [])]
     command += ["--target", CPU if matrix.name == CPU else "final"]
-    arguments = dict(_arguments(asked, matrix, made))
+    arguments = dict(_arguments(asked, matrix, made, commit.get("name")))
     command += [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     command += [word for name in PROXIES if environment.get(name) for word in ("--build-arg", name)]
     if any(re.search(r"//(?:[^/@]*@)?(?:localhost|127\.)", environment.get(name, "")) for name in PROXIES):
         command += ["--network", "host"]  # where a proxy on this host is reached
     command += [word for name, path in secrets(environment) for word in ("--secret", f"id={name},src={path}")]
-    if commit:
-        command += ["--label", f"org.opencontainers.image.revision={commit['name']}"]
     return [*command, "."]
 
 
@@ -132,7 +130,7 @@ def secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def _arguments(asked: Asked, matrix: Matrix, made: str | None) -> Iterator[tuple[str, str]]:
+def _arguments(asked: Asked, matrix: Matrix, made: str | None, revision: str | None) -> Iterator[tuple[str, str]]:
     if matrix.name != CPU:
         yield "MATRIX", matrix.name
     if asked.base:
@@ -141,6 +139,8 @@ def _arguments(asked: Asked, matrix: Matrix, made: str | None) -> Iterator[tuple
         yield base_argument(matrix), asked.base
     if made:
         yield "SOURCE_DATE_EPOCH", made
+    if revision:
+        yield "REVISION", revision
     for one in asked.mirrors:
         yield _mirror(one, matrix)
 

@@ -2,15 +2,18 @@
 # Entry point of the images: CANN's environment where there is CANN, then a verb of the command line or any command.
 #   docker run IMAGE doctor        docker run IMAGE train --recipe smoke        docker run -it IMAGE bash
 
-# A function without arguments: the scripts read their caller's ($@), and these are not theirs.
-cann() {
-    local script
-    for script in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do
-        # shellcheck disable=SC1090 # they are the base image's
-        if [[ -r $script ]]; then source "$script"; fi
-    done
+# A function of its own: the scripts read their caller's arguments ($@), and those of this one are not theirs.
+environment() {
+    local script=$1
+    shift
+    # shellcheck disable=SC1090 # it is the base image's
+    if [[ -r $script ]]; then source "$script" "$@"; fi
 }
-cann
+environment /usr/local/Ascend/ascend-toolkit/set_env.sh
+# nnal asks torch for its C++ ABI if it is not told, which imports torch twice; the build's gate holds the two together.
+environment /usr/local/Ascend/nnal/atb/set_env.sh --cxx_abi=1
+# CANN writes what it compiles, and its logs, here instead of the current folder; CANN 8.0 wants it to be there.
+[[ -z ${ASCEND_WORK_PATH-} ]] || mkdir -p "$ASCEND_WORK_PATH"
 
 # Only on ARM: "less fragmentation", no gain on x86. Before everything else, since only what starts later inherits it.
 jemalloc=/usr/lib/aarch64-linux-gnu/libjemalloc.so.2

@@ -73,13 +73,19 @@ def stack() -> dict:
 
 
 def _distributions() -> dict[str, list[importlib.metadata.Distribution]]:
-    """Distributions by normalised name, in the order in which imports look."""
+    """Distributions by normalised name, in the order in which imports look. CANN's own on the path are left out."""
     found: dict[str, list[importlib.metadata.Distribution]] = {}
-    for distribution in importlib.metadata.distributions():
+    path = [entry for entry in sys.path if not _is_cann_s(entry)]
+    for distribution in importlib.metadata.distributions(path=path):
         name = distribution.metadata["Name"]
         if name:
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append(distribution)
     return found
+
+
+def _is_cann_s(entry: str) -> bool:
+    home = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
+    return bool(home) and Path(entry).resolve().is_relative_to(Path(home).resolve())
 
 
 def _twice(group: list[importlib.metadata.Distribution]) -> list[str]:

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from image.steps.step import Pin, StepError, contents, pins, run, say
@@ -26,10 +27,11 @@ CANN = Path("/usr/local/Ascend/ascend-toolkit/latest")
 
 def install_all(matrix: str, folder: str) -> None:
     """All components in the order of contents.toml, without their requirements: the lock has those."""
-    pinned = pins(matrix)
+    pinned, sources = pins(matrix), Path(folder)
+    fetched = json.loads((sources / "sources.json").read_text())
     for name, how in contents()["components"].items():
-        if pinned[name].install == "git":
-            install(pinned[name], how, Path(folder) / name, matrix)
+        if pinned[name].install == "git":  # with the commit that was fetched: the gate holds it against the matrix
+            install(replace(pinned[name], commit=fetched[name]["commit"]), how, sources / name, matrix)
 
 
 def install(pin: Pin, how: dict, source: Path, matrix: str) -> None:

@@ -31,10 +31,12 @@ def describe(matrix: str, folder: str) -> None:
         "matrix": matrix,
         "machine": platform.machine(),
         "base": os.environ.get("BASE_IMAGE", ""),
+        "revision": os.environ.get("REVISION", ""),
         "created": created(),
         "lock": lock(matrix),
         "components": components(matrix),
         "packages": packages(),
+        "system": system(),
         "debian": debian(),
         "patches": patches(matrix),
         "fingerprints": digest(FINGERPRINTS),
@@ -70,6 +72,12 @@ def packages() -> dict[str, str]:
     """Python's, by name."""
     found = importlib.metadata.distributions()
     return dict(sorted((canonicalize_name(one.metadata["Name"]), one.version) for one in found))
+
+
+def system() -> dict[str, str]:
+    """The distribution below: ID and VERSION_ID of os-release."""
+    found = platform.freedesktop_os_release()
+    return {"id": found.get("ID", "linux"), "version": found.get("VERSION_ID", "")}
 
 
 def debian() -> dict[str, str]:

@@ -4,6 +4,9 @@ versions    what is installed is what the lock and the matrix say, and nothing e
 requirements  `pip check` without the lines that are meant (contents.toml, and what matrix.toml excludes)
 commits     each component comes from the matrix's commit
 imports     everything imports that can be imported without a device, the rest on the emulated NPU
+abi         torch's C++ ABI is that of nnal's libraries which the entry point chooses
+
+CANN's own packages are not looked at: they lie on PYTHONPATH, which the Dockerfile empties for this.
 """
 
 import importlib.metadata
@@ -25,6 +28,8 @@ from image.steps.packages import wanted
 from image.steps.step import StepError, contents, lock_file, pins, run, say
 
 OWN = {"pip", "setuptools", "wheel"}  # what an environment may bring by itself
+CXX11_ABI = 1  # as in entrypoint.sh
+NO_DEVICE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 IMPORTER = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -43,6 +48,7 @@ def judge(matrix: str, sources: str) -> None:
         *requirement_faults(matrix, pip_check()),
         *commit_faults(matrix, Path(sources)),
         *import_faults(matrix),
+        *abi_faults(),
     ]
     for fault in faults:
         say(f"gate: {fault}")
@@ -78,9 +84,11 @@ def locked_versions(matrix: str) -> dict[str, str]:
 
 
 def pip_check() -> list[str]:
-    """The complaints of `pip check`."""
+    """The complaints of `pip check`, a line each; what else it ends with is one, too."""
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
-    return [line for line in done.stdout.splitlines() if re.search(r" (requires|has requirement) ", line)]
+    if done.returncode == 0:
+        return []
+    return done.stdout.splitlines() or [f"pip check: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"]
 
 
 def requirement_faults(matrix: str, complaints: list[str]) -> Iterator[str]:
@@ -93,10 +101,11 @@ def requirement_faults(matrix: str, complaints: list[str]) -> Iterator[str]:
         "has requirement": {canonicalize_name(name) for name in (lock.override if lock else ())},
     }
     for line in complaints:
-        package, kind, required = re.match(r"(\S+) \S+ (requires|has requirement) ([A-Za-z0-9._-]+)", line).groups()
-        required = canonicalize_name(required)
-        if required not in meant[kind] and (canonicalize_name(package), required) not in allowed:
-            yield line.rstrip(".")
+        if found := re.match(r"(\S+) \S+ (requires|has requirement) ([A-Za-z0-9._-]+)", line):
+            package, kind, required = found[1], found[2], canonicalize_name(found[3])
+            if required in meant[kind] or (canonicalize_name(package), required) in allowed:
+                continue
+        yield line.rstrip(".")
 
 
 def commit_faults(matrix: str, sources: Path) -> Iterator[str]:
@@ -117,7 +126,7 @@ def commit_faults(matrix: str, sources: Path) -> Iterator[str]:
 def import_faults(matrix: str) -> Iterator[str]:
     """Modules that do not import, each group in a process of its own; and those that must not."""
     groups = contents()["imports"]
-    yield from _import(groups["plain"]["modules"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    yield from _import(groups["plain"]["modules"], NO_DEVICE)
     only = {True: [], False: []}
     for row in groups["only"]:
         only[matrix in row["matrices"]].append(row)
@@ -128,8 +137,26 @@ def import_faults(matrix: str) -> Iterator[str]:
     emulated = {"PYTHONPATH": site.stdout.strip()}
     yield from _import([*groups["emulated"]["modules"], *(row["module"] for row in only[True])], emulated)
     for row in only[False]:
-        if importlib.util.find_spec(row["module"]) is not None:
+        if _is_there(row["module"]):
             yield f"{row['module']}: expected that matrix {matrix} cannot import it ({row['why']}), found that it can"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
+
+
+def abi_faults() -> Iterator[str]:
+    """The entry point names nnal's libraries by torch's C++ ABI, as to ask torch costs seconds at each start."""
+    code = "import torch; print(int(torch.compiled_with_cxx11_abi()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **NO_DEVICE}, cwd="/"
+    )
+    if done.stdout.strip() != str(CXX11_ABI):
+        found = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no output"])[-1]
+        yield f"torch: expected C++ ABI {CXX11_ABI}, which entrypoint.sh gives nnal's set_env.sh, found {found}"
 
 
 def _import(modules: list[str], added: dict[str, str]) -> Iterator[str]:

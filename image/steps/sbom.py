@@ -4,14 +4,12 @@ import re
 import uuid
 from urllib.parse import quote
 
-DISTRIBUTION = "debian"
-
 
 def made(document: dict) -> dict:
     """A CycloneDX 1.5 document of a manifest."""
     commits = [_commit(name, one) for name, one in document["components"].items() if one.get("install") == "git"]
     python = [_package("pypi", name, version) for name, version in document["packages"].items()]
-    system = [_package(f"deb/{DISTRIBUTION}", name, version) for name, version in document["debian"].items()]
+    system = [_system(document["system"], name, version) for name, version in document["debian"].items()]
     parts = sorted([*commits, *python, *system], key=lambda part: part["bom-ref"])
     return {
         "bomFormat": "CycloneDX",
@@ -20,7 +18,11 @@ def made(document: dict) -> dict:
         "version": 1,
         "metadata": {
             "timestamp": document["created"],
-            "component": {"type": "container", "name": "ascend-rl", "version": document["matrix"]},
+            "component": {
+                "type": "container",
+                "name": f"ascend-rl:{document['matrix']}",
+                "version": document["revision"] or document["created"],
+            },
         },
         "components": parts,
     }
@@ -29,6 +31,13 @@ def made(document: dict) -> dict:
 def _package(kind: str, name: str, version: str) -> dict:
     url = f"pkg:{kind}/{quote(name, safe='')}@{quote(version, safe='')}"
     return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+
+
+def _system(system: dict, name: str, version: str) -> dict:
+    """A package of Debian or Ubuntu: advisories are by distribution and release."""
+    part = _package(f"deb/{system['id']}", name, version)
+    url = f"{part['purl']}?distro={quote(system['id'] + '-' + system['version'], safe='')}"
+    return part | {"bom-ref": url, "purl": url}
 
 
 def _commit(name: str, component: dict) -> dict:

@@ -26,10 +26,11 @@ def fetch_all(matrix: str, folder: str) -> None:
     wanted = [pin for pin in pins(matrix).values() if pin.install == "git"]
     need_space(root, SPACE_GB)
     root.mkdir(parents=True, exist_ok=True)
+    record = {}
     for pin in wanted:
-        fetch(pin, root / pin.name, os.environ.get(variable(pin.name)) or pin.repository)
-        say(f"{pin.name} {pin.commit}")
-    record = {pin.name: {"commit": pin.commit, "repository": pin.repository, "ref": pin.ref} for pin in wanted}
+        commit = fetch(pin, root / pin.name, os.environ.get(variable(pin.name)) or pin.repository)
+        record[pin.name] = {"commit": commit, "repository": pin.repository, "ref": pin.ref}
+        say(f"{pin.name} {commit}")
     (root / "sources.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
@@ -38,8 +39,8 @@ def variable(name: str) -> str:
     return f"{name.upper().replace('-', '_')}_REPOSITORY"
 
 
-def fetch(pin: Pin, folder: Path, repository: str) -> None:
-    """One component's tree at its commit. StepError where the repository does not answer or lacks the commit."""
+def fetch(pin: Pin, folder: Path, repository: str) -> str:
+    """One component's tree at its commit; git's word for which it is. StepError where there is none, or no answer."""
     git = _Git(pin, folder, repository)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -59,6 +60,7 @@ def fetch(pin: Pin, folder: Path, repository: str) -> None:
     if (folder / ".gitmodules").exists():
         raise git.error("submodules, which nothing fetches")
     shutil.rmtree(folder / ".git")
+    return head
 
 
 class _Git:

@@ -1,4 +1,4 @@
-"""Makes a finished folder the same for every build, and readable for everybody: python -m image.steps.tidy FOLDER…
+"""Makes a finished folder small, the same for every build, and readable for everybody: … image.steps.tidy FOLDER…
 
 Modules are compiled here, since who runs the image cannot write beside them, and a dozen processes import thousands.
 The compiled files name their sources' hashes, not times: the same in every build, and a module that is mounted over
@@ -16,6 +16,22 @@ from pathlib import Path
 from image.steps.step import StepError, run, say
 
 LEFT = ("uv_cache.json", "build.log")  # what uv and the emulator's build leave behind: times, orders
+PACKAGES = "**/lib/python*/site-packages"
+# Below an environment's packages, none of it read when something runs: (pattern, what it is).
+UNUSED = (
+    ("torch/test", "torch's own test programs"),
+    ("torch/bin/protoc*", "a compiler; torch_shm_manager beside it is used"),
+    ("torch/bin/*[tT]est*", "test programs"),
+    ("torch/lib/*.a", "static libraries"),
+    ("ray/jars", "Ray for Java"),
+    ("ray/cpp", "Ray for C++"),
+    ("pyarrow/tests", "tests"),
+    ("pandas/tests", "tests"),
+    ("numpy/*/tests", "tests"),
+    ("scipy/*/tests", "tests"),
+    ("sympy/*/tests", "tests"),
+    ("networkx/*/tests", "tests"),
+)
 
 
 def tidy(*folders: str) -> None:
@@ -23,10 +39,23 @@ def tidy(*folders: str) -> None:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise StepError("a folder to tidy", f"no {folder}", "see the steps before")
+        _take_out(folder)
         _clean(folder)
         _compile(folder)
         _permit(folder)
         say(f"{folder}: {_size(folder) / 1e9:.2f} GB")
+
+
+def _take_out(folder: Path) -> None:
+    """What is unused, of every environment."""
+    before = _size(folder)
+    for packages in folder.glob(PACKAGES):
+        for path in [path for pattern, _ in UNUSED for path in packages.glob(pattern)]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    say(f"{folder}: without {(before - _size(folder)) / 1e6:.0f} MB that nothing reads at run time")
 
 
 def _clean(folder: Path) -> None:

@@ -17,6 +17,14 @@ SLIM = ()
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
 EPOCH = "1760000000"  # seconds; dates of the files of an image are not those of the day
 FILES = Path(__file__).with_name("base")  # what is laid over Debian: fake environments of CANN and nnal
+# As Ascend's Dockerfile sets them (cann-container-image c5a67b3, cann/8.3.rc1-910b-ubuntu22.04-py3.11).
+TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
+VARIABLES = {
+    "ASCEND_TOOLKIT_HOME": TOOLKIT,
+    "ASCEND_HOME_PATH": TOOLKIT,
+    "PYTHONPATH": f"{TOOLKIT}/python/site-packages:{TOOLKIT}/opp/built-in/op_impl/ai_core/tbe:",
+    "ATB_HOME_PATH": "/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_0",
+}
 
 
 def debian(packages: tuple[str, ...]) -> Path:
@@ -44,5 +52,6 @@ def image(store: Store, packages: tuple[str, ...] = PACKAGES) -> Image:
         store.must("add", container, str(debian(packages)), "/")
         if packages:
             store.must("copy", container, str(FILES), "/")
+            store.must("config", *(f"--env={name}={value}" for name, value in VARIABLES.items()), container)
         store.must("commit", "--timestamp", EPOCH, "--format", "docker", container, name)
     return Image(store, name)

@@ -1,17 +1,17 @@
-"""Images built from the checkout's own Dockerfile on stand-ins.
+"""Images built from the checkout's own Dockerfile on stand-ins, two at a time and before they are asked for.
 
 Everything lies in one folder below pytest's and is removed at the end, but for the base images' file systems and the
 installer's cache, which stay in the cache folder.
 """
 
-import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.image import base
+from tests.image import base, context
 from tests.image.stand_ins import StandIns
 from tests.image.store import Image, Result, Store, unavailable
 
@@ -40,14 +40,18 @@ def build(stand_ins) -> Callable[..., Result]:
 
 
 @pytest.fixture(scope="session")
-def image_of(stand_ins) -> Callable[[str], Image]:
-    """The image of a matrix, built once; that of `cpu` is the one for machines without an NPU."""
-
-    @functools.cache
-    def of(matrix: str) -> Image:
-        if matrix == "cpu":
-            slim = base.image(stand_ins.store, base.SLIM)
-            return stand_ins.image("localhost/cpu", target="cpu", CPU_BASE_IMAGE=slim.name)
-        return stand_ins.image(f"localhost/{matrix}", MATRIX=matrix)
-
-    return of
+def image_of(stand_ins) -> Iterator[Callable[[str], Image]]:
+    """The image of a matrix; that of `cpu` is the one for machines without an NPU, `again` performance's second one."""
+    slim = base.image(stand_ins.store, base.SLIM)
+    wanted = {matrix: ((), {"MATRIX": matrix}) for matrix in context.MATRICES}
+    wanted["cpu"] = ((), {"target": "cpu", "CPU_BASE_IMAGE": slim.name})
+    wanted["again"] = (("--no-cache",), {"MATRIX": "performance"})
+    pool = ThreadPoolExecutor(2)  # most of a build takes one core
+    try:
+        made = {
+            name: pool.submit(stand_ins.image, f"localhost/{name}", *options, **how)
+            for name, (options, how) in wanted.items()
+        }
+        yield lambda name: made[name].result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-TIME_LIMIT = 2400  # seconds a command; all stages of a matrix take a few minutes on two quiet cores
+TIME_LIMIT = 2400  # seconds a command; a build takes four minutes on two quiet cores
 NEEDED = ("buildah", "mmdebstrap", "unshare", "ip")
 
 # Processes of a container without a network still talk to each other.

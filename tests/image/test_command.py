@@ -88,8 +88,8 @@ def test_each_engine_gets_the_same_build(checkout, engine, own):
     command = build_command(Asked("commercial"), matrices.load("commercial"), engine, {})
     assert command[:2] == [engine, "build"] and command[-1] == "."
     assert values(command, "--tag") == ["ascend-rl:commercial"] and values(command, "--target") == ["final"]
-    assert arguments(command) == {"MATRIX": "commercial", "SOURCE_DATE_EPOCH": time}
-    assert values(command, "--label") == ["org.opencontainers.image.revision=" + git(checkout, "rev-parse", "HEAD")]
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert arguments(command) == {"MATRIX": "commercial", "SOURCE_DATE_EPOCH": time, "REVISION": commit}
     for option, wanted in own.items():
         assert values(command, option) == [time if one == "TIME" else one for one in wanted]
 
@@ -97,13 +97,13 @@ def test_each_engine_gets_the_same_build(checkout, engine, own):
 def test_the_cpu_matrix_is_a_target_with_a_base_of_its_own(checkout):
     command = build_command(Asked("cpu", base="debian:bookworm-slim", tag="small"), CPU, "docker", {})
     assert values(command, "--target") == ["cpu"] and values(command, "--tag") == ["small"]
-    assert arguments(command).keys() == {"CPU_BASE_IMAGE", "SOURCE_DATE_EPOCH"}
+    assert arguments(command).keys() == {"CPU_BASE_IMAGE", "SOURCE_DATE_EPOCH", "REVISION"}
 
 
 def test_without_git_the_time_is_the_environment_s(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "ROOT", tmp_path)
     command = build_command(Asked(), PERFORMANCE, "docker", {"SOURCE_DATE_EPOCH": "1760000000"})
-    assert arguments(command)["SOURCE_DATE_EPOCH"] == "1760000000" and not values(command, "--label")
+    assert arguments(command)["SOURCE_DATE_EPOCH"] == "1760000000" and "REVISION" not in arguments(command)
 
 
 def test_mirrors_and_base_are_build_arguments(checkout):

@@ -13,14 +13,16 @@ import manifest
 import matrix as matrices
 from errors import UserError
 from image import health
-from image.steps import describe, sbom, tidy
+from image.steps import describe, gate, sbom, tidy
 from image.steps.step import PROJECT
 from recipes.compose import compose
 
 DOCUMENT = {
     "format": 1,
     "matrix": "performance",
+    "revision": "",
     "created": "2026-01-01T00:00:00Z",
+    "system": {"id": "ubuntu", "version": "22.04"},
     "components": {
         "verl": {"repository": "https://github.com/verl-project/verl", "install": "git", "commit": "c" * 40}
     },
@@ -43,6 +45,7 @@ def image(tmp_path, monkeypatch):
 def test_the_manifest_says_what_is_here_and_only_the_epoch_dates_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1760000000")
     monkeypatch.setenv("BASE_IMAGE", "base@sha256:1")
+    monkeypatch.setenv("REVISION", "f" * 40)
     monkeypatch.setattr(describe, "patches", lambda matrix: [{"id": "verl/x", "state": "applied"}])
     texts = []
     for name in ("one", "two"):
@@ -53,7 +56,8 @@ def test_the_manifest_says_what_is_here_and_only_the_epoch_dates_it(tmp_path, mo
     monkeypatch.setenv(manifest.VARIABLE, str(tmp_path / "one" / "manifest.json"))
     found = manifest.read()
     assert found["created"] == "2025-10-09T08:53:20Z" and found["base"] == "base@sha256:1"
-    assert found["packages"]["ray"] == "2.46.0"
+    assert found["revision"] == "f" * 40 and found["packages"]["ray"] == "2.46.0"
+    assert f"ID={found['system']['id']}" in Path("/etc/os-release").read_text().split()
     assert found["components"]["verl"]["commit"] == matrices.load("performance").component("verl").commit
     assert found["lock"]["file"] == "requirements.lock"
     assert manifest.matrix() == "performance"
@@ -66,7 +70,7 @@ def test_the_sbom_names_every_part_by_its_package_url():
     assert {part["purl"] for part in made["components"]} == {
         f"pkg:github/verl-project/verl@{'c' * 40}",
         "pkg:pypi/torch@2.7.1%2Bcpu",
-        "pkg:deb/debian/g%2B%2B@4%3A12.2.0-3",
+        "pkg:deb/ubuntu/g%2B%2B@4%3A12.2.0-3?distro=ubuntu-22.04",
     }
     assert made["specVersion"] == "1.5" and made["metadata"]["timestamp"] == DOCUMENT["created"]
     assert made == sbom.made(DOCUMENT) != sbom.made(DOCUMENT | {"packages": {"torch": "2"}})
@@ -125,6 +129,18 @@ def test_tidied_folders_are_equal_and_open_to_everybody(tmp_path):
     assert trees[0]["run.sh"][0].endswith("755") and trees[0]["module.py"][0].endswith("644")
 
 
+def test_only_what_is_listed_is_taken_out(tmp_path, capsys):
+    packages = tmp_path / "project" / ".venv" / "lib" / "python3.11" / "site-packages"
+    kept = [packages / "torch" / "bin" / "torch_shm_manager", packages / "numpy" / "core.txt"]
+    gone = [packages / "torch" / "bin" / "FileStoreTest", packages / "numpy" / "core" / "tests" / "data.txt"]
+    for path in (*kept, *gone):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x" * 600_000)
+    tidy.tidy(str(tmp_path))
+    assert all(path.is_file() for path in kept) and not any(path.exists() for path in gone)
+    assert "without 1 MB" in capsys.readouterr().out
+
+
 def test_a_module_mounted_over_a_compiled_one_counts(tmp_path):
     (tmp_path / "module.py").write_text("x = 1\n")
     tidy.tidy(str(tmp_path))
@@ -162,13 +178,18 @@ def entry(tmp_path):
     (cann / "nnal" / "atb").mkdir(parents=True)
     (cann / "ascend-toolkit" / "set_env.sh").write_text("export CANN=$UNSET_VARIABLE$#\n")
     (cann / "nnal" / "atb" / "set_env.sh").write_text('export ATB="$CANN $*"\nfalse\n')
+    library = home / "libjemalloc.so.2"
+    library.write_text("")
     script = home / "entrypoint.sh"
-    script.write_text(text.replace("/usr/local/Ascend", str(cann)))
+    text = text.replace("/usr/local/Ascend", str(cann))
+    script.write_text(text.replace("/usr/lib/aarch64-linux-gnu/libjemalloc.so.2", str(library)))
 
-    def run(*arguments):
+    def run(*arguments, machine="x86_64", **variables):
+        (home / "bin" / "uname").write_text(f"#!/bin/sh\necho {machine}\n")
+        (home / "bin" / "uname").chmod(0o755)
         path = f"{home / 'bin'}:{os.environ['PATH']}"
         command = ["bash", str(script), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env={"PATH": path})
+        return subprocess.run(command, capture_output=True, text=True, env={"PATH": path, **variables})
 
     return run
 
@@ -182,7 +203,20 @@ def test_the_entry_point_runs_verbs_options_and_any_command(entry):
 
 
 def test_the_entry_point_reads_both_of_canns_environments_without_its_own_arguments(entry):
-    assert entry("sh", "-c", "echo [$CANN] [$ATB]").stdout == "[0] [0 ]\n"
+    """And says which C++ ABI it is: the one that the gate compares with torch's."""
+    assert entry("sh", "-c", "echo [$CANN] [$ATB]").stdout == f"[0] [0 --cxx_abi={gate.CXX11_ABI}]\n"
+
+
+def test_jemalloc_is_preloaded_on_arm_only(entry):
+    said = [entry("sh", "-c", "echo $LD_PRELOAD", machine=one).stdout.strip() for one in ("x86_64", "aarch64")]
+    assert said[0] == "" and said[1].endswith("/libjemalloc.so.2")
+    added = entry("sh", "-c", "echo $LD_PRELOAD", machine="aarch64", LD_PRELOAD="/mine.so").stdout
+    assert added.strip() == f"{said[1]}:/mine.so"
+
+
+def test_the_folder_that_cann_writes_to_is_there(entry, tmp_path):
+    assert entry("true", ASCEND_WORK_PATH=str(tmp_path / "a" / "b")).returncode == 0
+    assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_steps_are_modules_that_the_dockerfile_names():

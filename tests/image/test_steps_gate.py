@@ -65,11 +65,29 @@ def test_another_version_a_missing_and_a_further_package_are_faults(installed, c
         ("xgrammar 0.1.25 has requirement triton<3, but you have triton 3.3.", True),
         ("verl 0.6.0 requires codetiming, which is not installed.", True),
         ("vllm 0.11.0 has requirement openai>=1.99.1, but you have openai 1.0.", True),
+        ("torch-npu 2.7.1 is not supported on this platform", True),
     ],
 )
 @pytest.mark.parametrize("matrix", IMAGES)
 def test_requirements_that_are_not_met_need_a_reason(complaint, fault, matrix):
     assert list(gate.requirement_faults(matrix, [complaint])) == ([complaint.rstrip(".")] if fault else [])
+
+
+@pytest.mark.parametrize(
+    "script, complaints",
+    [
+        ("", []),
+        ("print('No broken requirements found.')", []),
+        ("print('a 1 requires b, which is not installed.'); sys.exit(1)", ["a 1 requires b, which is not installed."]),
+        ("sys.exit('ERROR: Exception:')", ["pip check: ERROR: Exception:"]),
+    ],
+)
+def test_a_pip_check_that_ends_badly_is_no_pass(tmp_path, monkeypatch, script, complaints):
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").write_text("")
+    (tmp_path / "pip" / "__main__.py").write_text(f"import sys\n{script}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert gate.pip_check() == complaints
 
 
 def test_rows_of_the_allow_list_have_reasons():
@@ -111,6 +129,26 @@ def test_a_package_records_its_commit_as_pip_does(tmp_path):
     assert recorded.size == len(package.read_text("direct_url.json"))
 
 
+def test_a_component_records_the_commit_that_was_fetched(built, monkeypatch):
+    (built / "sources.json").write_text(json.dumps({name: {"commit": name} for name in contents()["components"]}))
+    seen = {}
+    monkeypatch.setattr(components, "install", lambda pin, how, source, matrix: seen.update({source.name: pin.commit}))
+    components.install_all(MATRIX, str(built))
+    assert seen == {name: name for name in contents()["components"]}
+
+
+def test_a_module_that_is_not_there_need_not_have_a_package():
+    assert not gate._is_there("no_such_package.training") and gate._is_there("json.tool")
+
+
+def test_the_abi_of_torch_is_the_one_that_the_entry_point_chooses(monkeypatch):
+    assert list(gate.abi_faults()) == []
+    monkeypatch.setattr(gate, "CXX11_ABI", 0)
+    assert list(gate.abi_faults()) == [
+        "torch: expected C++ ABI 0, which entrypoint.sh gives nnal's set_env.sh, found 1"
+    ]
+
+
 def test_a_module_that_does_not_import_is_named():
     assert list(gate._import(["json", "tomllib"], {})) == []
     (fault,) = gate._import(["json", "no_such_module"], {})
@@ -119,7 +157,7 @@ def test_a_module_that_does_not_import_is_named():
 
 def test_all_faults_are_shown_and_the_last_line_is_the_first(monkeypatch, capsys):
     monkeypatch.setattr(gate, "version_faults", lambda *_: ["one", "two"])
-    for other in ("requirement_faults", "commit_faults", "import_faults"):
+    for other in ("requirement_faults", "commit_faults", "import_faults", "abi_faults"):
         monkeypatch.setattr(gate, other, lambda *_: [])
     monkeypatch.setattr(gate, "pip_check", lambda: [])
     assert run("gate", gate.judge, [MATRIX, "/nowhere"]) == 1

@@ -218,6 +218,19 @@ def test_without_psutil_interfaces_alone_are_unknown(monkeypatch):
     assert facts.is_unknown(found["interfaces"]) and not facts.is_unknown(found["local_ports"])
 
 
+def test_cann_s_own_packages_are_not_the_environment_s(tmp_path, monkeypatch):
+    home = tmp_path / "toolkit" / "latest"
+    for place, name in ((home / "python" / "site-packages", "te-of-cann"), (tmp_path / "mine", "mine")):
+        (place / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (place / f"{name}-1.0.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        )
+        monkeypatch.syspath_prepend(place)
+    assert packages.versions().keys() >= {"te-of-cann", "mine"}
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(home))
+    assert "mine" in packages.versions() and "te-of-cann" not in packages.versions()
+
+
 def test_stale_locks_are_found(tmp_path, monkeypatch):
     write(tmp_path, "py311_cpu/gmm/lock", "")
     old = time.time() - 7200
