@@ -8,6 +8,7 @@ FROM ${CPU_BASE_IMAGE} AS cpu-base
 # Builds are root's; both images end as user 1000.
 # hadolint ignore=DL3002
 USER 0
+ARG APT_SNAPSHOT
 COPY image/debian.sh image/debian.txt /opt/ascend-rl/project/image/
 RUN /opt/ascend-rl/project/image/debian.sh cpu
 
@@ -16,6 +17,7 @@ ARG SOURCE_DATE_EPOCH=0
 ARG PYTHONDONTWRITEBYTECODE=1
 ARG UV_CACHE_DIR=/root/.cache/uv
 ARG UV_LINK_MODE=copy
+ARG APT_SNAPSHOT
 RUN /opt/ascend-rl/project/image/debian.sh cpu-build
 WORKDIR /opt/ascend-rl/project
 COPY image/steps/__init__.py image/steps/step.py image/steps/cpu.py image/steps/
@@ -52,6 +54,7 @@ FROM ${BASE_IMAGE} AS base
 # Builds are root's; both images end as user 1000.
 # hadolint ignore=DL3002
 USER 0
+ARG APT_SNAPSHOT
 COPY image/debian.sh image/debian.txt /opt/ascend-rl/project/image/
 RUN /opt/ascend-rl/project/image/debian.sh npu
 WORKDIR /opt/ascend-rl/project
