@@ -15,12 +15,14 @@ done
 
 if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
+    # The only name by which apt knows it.
+    [ -z "${HTTP_PROXY-}" ] || export http_proxy="${http_proxy:-$HTTP_PROXY}"
     # shellcheck disable=SC2086 # several words
     if ! { apt-get update && apt-get install --yes --no-install-recommends $missing; } >"$log" 2>&1; then
         found=$(grep -E '^E: ' "$log" | head -n 1 || tail -n 1 "$log")
         grep -qi 'no space left' "$log" && found='no space left on device' && todo='free some for the engine'
         echo "image: debian: expected to install$missing, found ${found:-nothing said}; ${todo:-check the base image's" \
-            "sources and the proxy (--build-arg HTTP_PROXY=URL)}" >&2
+            "sources and the proxy (--build-arg http_proxy=URL)}" >&2
         exit 1
     fi
     echo "installed$missing"
