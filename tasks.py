@@ -226,7 +226,7 @@ def lock(_, matrix=None, check=False):
 @command(
     iterable=["mirror"],
     help={
-        "matrix": "performance, commercial, or cpu for machines without an NPU",
+        "matrix": "performance, commercial, or cpu for machines without an NPU; else performance, in an image its own",
         "print": "print the script that runs the image on this host, build nothing",
         "facts": "with --print: for the host of this file (`python3 -m checks.facts > FILE` there)",
         "dry-run": "print the command that builds, build nothing",
@@ -238,7 +238,7 @@ def lock(_, matrix=None, check=False):
     },
 )
 def image(
-    _, matrix="performance", print=False, facts=None, dry_run=False, base=None, mirror=None, release=False, tag=None,
+    _, matrix=None, print=False, facts=None, dry_run=False, base=None, mirror=None, release=False, tag=None,
     engine=None,
 ):  # fmt: skip
     """Build the image of a matrix, or print the exact command that runs it on this host."""

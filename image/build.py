@@ -11,19 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import manifest
 import matrix as matrices
 from checks.facts.reading import output
 from errors import UserError
-from image.steps.sources import variable
+from image.steps.sources import variable, without_password
 from matrix import Matrix
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("docker", "podman", "buildah")  # in this order; the last builds, and cannot run by one command
-CPU = "cpu"
+DEFAULT, CPU = "performance", "cpu"
 GIT_SECONDS = 20.0
+BUILDKIT = {"DOCKER_BUILDKIT": "1"}  # what Docker 20.10 builds with only when it is told so
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 REFERENCE = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
-ADDRESS = re.compile(r"(?:\w+://|git@)\S+", re.ASCII)
+ADDRESS = re.compile(r"(?:https?|file)://\S+", re.ASCII)  # what the build's git can fetch; there is no ssh
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 OWN = re.compile(r"image: [\w-]+: expected .*")  # how a step of ours ends that fails (steps/step.py)
@@ -51,9 +53,9 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of the command."""
+    """The arguments of the command. `matrix`: that of the image that this runs in, else performance."""
 
-    matrix: str = "performance"
+    matrix: str | None = None
     show: bool = False
     facts: str | None = None
     dry_run: bool = False
@@ -66,7 +68,7 @@ class Asked:
 
 def run(asked: Asked) -> int:
     """Builds, or prints. UserError for what the user can put right."""
-    matrix = matrices.load(asked.matrix)
+    matrix = matrices.load(asked.matrix or manifest.matrix() or DEFAULT)
     if asked.facts and not asked.show:
         raise UserError("--facts: expected --print beside it, whose command is made from them")
     if asked.show:
@@ -75,13 +77,14 @@ def run(asked: Asked) -> int:
         _refuse_what_floats(asked, matrix)
     chosen = engine(asked.engine, ENGINES)
     command = build_command(asked, matrix, chosen, os.environ)
-    print(f"$ {_shown(command)}", flush=True)
-    return 0 if asked.dry_run else _build(command, chosen, tag(asked))
+    variables = BUILDKIT if chosen == "docker" else {}
+    print(f"$ {_shown(command, variables)}", flush=True)
+    return 0 if asked.dry_run else _build(command, variables, tag(asked, matrix))
 
 
-def tag(asked: Asked) -> str:
+def tag(asked: Asked, matrix: Matrix) -> str:
     """The name of the image."""
-    return asked.tag or f"ascend-rl:{asked.matrix}"
+    return asked.tag or f"ascend-rl:{matrix.name}"
 
 
 def engine(named: str | None, known: Sequence[str]) -> str:
@@ -98,7 +101,7 @@ def build_command(asked: Asked, matrix: Matrix, engine: str, environment: Mappin
     """The command that builds, as the engine takes it."""
     commit = _commit()
     made = commit.get("time") or environment.get("SOURCE_DATE_EPOCH")
-    command = [engine, "build", "--file", "Dockerfile", "--tag", tag(asked)]
+    command = [engine, "build", "--file", "Dockerfile", "--tag", tag(asked, matrix)]
     if engine == "docker":
         command += ["--progress", "plain"]
     else:  # the format that keeps the health check; the time makes a second build the same
@@ -156,16 +159,21 @@ def _mirror(given: str, matrix: Matrix) -> tuple[str, str]:
     known = [one for one, component in matrix.components.items() if component.install == "git"]
     if name not in known or not ADDRESS.fullmatch(address):
         wanted = f"NAME=URL with one of {', '.join(known)}" if known else "none: nothing is built from git"
-        raise UserError(f"--mirror: expected {wanted}, found {given!r}")
-    if re.search(r"://[^/@]*:[^/@]*@", address):
+        schemes = "; the URL is one of https, http or file" if name in known else ""
+        raise UserError(f"--mirror: expected {wanted}{schemes}, found {without_password(given)!r}")
+    if without_password(address) != address:
         raise UserError(
-            f"--mirror {name}: expected no password in it, it would stay in the image; put it into ~/.netrc"
+            f"--mirror {name}: expected no user, token or password in it, found one, which would stay in the image; "
+            "put it into ~/.netrc"
         )
     return variable(name), address
 
 
 def _refuse_what_floats(asked: Asked, matrix: Matrix) -> None:
-    """UserError where a build could not be made again: a base without a digest, a checkout that is no commit."""
+    """UserError for what a build can pin and this one does not: a base without a digest, a checkout with edits.
+
+    Debian packages float even so; the manifest says which they were.
+    """
     name = base_argument(matrix)
     base = asked.base or _default(name)
     if not DIGEST.search(base):
@@ -196,20 +204,19 @@ def _commit() -> dict[str, str]:
     return {"name": name, "time": time}
 
 
-def _shown(command: Sequence[str]) -> str:
-    """A command with one option a line."""
-    words = [shlex.quote(word) for word in command]
+def _shown(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """A command with one option a line, behind the variables that it wants."""
+    words = [*(f"{name}={value}" for name, value in variables.items()), *(shlex.quote(word) for word in command)]
     return re.sub(r" (--[\w-]+ \S+|\.$)", r" \\\n    \1", " ".join(words))
 
 
-def _build(command: list[str], engine: str, image: str) -> int:
+def _build(command: list[str], variables: Mapping[str, str], image: str) -> int:
     """Runs the build, shows what it says, and on a failure says why in one line."""
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
     last: deque[str] = deque(maxlen=400)
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -220,7 +227,7 @@ def _build(command: list[str], engine: str, image: str) -> int:
             sys.stdout.flush()
             last.append(line.strip())
     if process.returncode:
-        raise UserError(f"the build stopped: {_explained(last, engine)}", code=1)
+        raise UserError(f"the build stopped: {_explained(last, command[0])}", code=1)
     print(f"built {image}; next: ./invokew image --print")
     return 0
 
@@ -252,5 +259,5 @@ def _print_run(asked: Asked, matrix: Matrix) -> int:
     else:
         read = document.read(asked.facts) if asked.facts else document.Facts(facts.collect())
         made = running.container(read)
-    print(running.script(made, tag(asked), matrix.name, chosen), end="")
+    print(running.script(made, tag(asked, matrix), matrix.name, chosen), end="")
     return 0

@@ -43,6 +43,8 @@ done
 
 if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
+    # The only name by which apt knows it.
+    [ -z "${HTTP_PROXY-}" ] || export http_proxy="${http_proxy:-$HTTP_PROXY}"
     [ -z "${APT_SNAPSHOT:-}" ] || snapshot
     # shellcheck disable=SC2086 # several words
     if ! { apt-get $options update && apt-get $options install --yes --no-install-recommends $missing; } >"$log" 2>&1; then

@@ -39,6 +39,14 @@ REASONS = (
 MEMLOCK = "memlock: what NPUs and network cards read is locked in memory"
 NETWORK = "the host's network: Ray and HCCL reach the other nodes, and are reached, by the host's addresses"
 
+# Seen when the script runs: a terminal where it has one, for `bash`, and what its user wants besides.
+TERMINAL = "terminal=; [ -t 0 ] && [ -t 1 ] && terminal=-it"
+HERE = "$terminal ${ASCEND_RL_OPTIONS:-}"
+USE = (
+    'further options: ASCEND_RL_OPTIONS="--user 0:0 -v /data:/data:ro" sh FILE …',
+    "in the background: sh FILE … < /dev/null > FILE.log 2>&1 &",
+)
+
 
 @dataclass
 class Container:
@@ -89,9 +97,9 @@ def emulated(why: str) -> Container:
 
 def script(made: Container, image: str, matrix: str, engine: str) -> str:
     """A script for a shell that runs the image with the script's arguments: `sh FILE doctor`."""
-    notes = "".join(f"# {note}\n" for note in made.notes)
-    lines = [f"{engine} run", *made.options(matrix), f'{shlex.quote(image)} "$@"']
-    return f"#!/bin/sh\n{notes}" + " \\\n  ".join(lines) + "\n"
+    notes = "".join(f"# {note}\n" for note in (*made.notes, *USE))
+    lines = [f"{engine} run", *made.options(matrix), HERE, f'{shlex.quote(image)} "$@"']
+    return f"#!/bin/sh\n{notes}{TERMINAL}\n" + " \\\n  ".join(lines) + "\n"
 
 
 def _nodes(facts: Facts) -> dict[str, Facts]:
@@ -111,7 +119,7 @@ def _give_groups(made: Container, nodes: dict[str, Facts]) -> None:
         elif mode & 0o006 != 0o006 and not (mode & 0o060 == 0o060 and group):
             made.notes.append(
                 f"/dev/{name} is open to root only (mode {mode:o}, group {group}): give it to the driver's group, "
-                "HwHiAiUser, or run as root with --user 0:0"
+                "HwHiAiUser, or run as root: ASCEND_RL_OPTIONS='--user 0:0'"
             )
 
 

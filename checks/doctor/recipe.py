@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from checks.doctor import image
 from checks.doctor.builds import is_shared
 from checks.doctor.check import ALL, NO_RECIPE, NPU, Case, Fault, Skip, check
 from checks.doctor.document import Facts
@@ -146,4 +147,6 @@ def patches_applied(case: Case) -> Iterator[Fault]:
     pending = _states(case, "pending")
     if pending:
         shown = ", ".join(f"{one.id} ({one.problem})" for one in pending)
-        yield Fault(Text("applied", "已应用"), shown, f"invoke patches.apply --matrix {case.matrix.name}")
+        inside = case.facts.has("image")  # whose packages are root's
+        remedy = image.NEW if inside else f"invoke patches.apply --matrix {case.matrix.name}"
+        yield Fault(Text("applied", "已应用"), shown, remedy)

@@ -76,7 +76,7 @@ class _Git:
             return ""
         said = [line for line in done.stderr.splitlines() if line.strip()]
         telling = [line for line in said if line.startswith(("fatal:", "error:"))]
-        return self._without_password((telling or said or [f"git's exit code {done.returncode}"])[0])
+        return without_password((telling or said or [f"git's exit code {done.returncode}"])[0])
 
     def run(self, *arguments: str) -> str:
         done = self._call(arguments)
@@ -87,8 +87,8 @@ class _Git:
     def error(self, found: str) -> StepError:
         name = variable(self.pin.name)
         return StepError(
-            f"{self.pin.name} at commit {self.pin.commit} from {self._without_password(self.repository)}",
-            self._without_password(found),
+            f"{self.pin.name} at commit {self.pin.commit} from {without_password(self.repository)}",
+            without_password(found),
             f"check the address, proxy (HTTPS_PROXY) or certificates, or name a mirror: --build-arg {name}=URL",
         )
 
@@ -103,9 +103,10 @@ class _Git:
         except FileNotFoundError:
             raise StepError("git in the base image", "none", "add it to image/debian.txt") from None
 
-    @staticmethod
-    def _without_password(text: str) -> str:
-        return re.sub(r"://[^/@\s]+@", "://", text)
+
+def without_password(text: str) -> str:
+    """A text whose addresses have lost what stands before their host: user, token, password."""
+    return re.sub(r"://[^/?#\s]*@", "://", text)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ def check_build(words: list[str]) -> None:
     given = dict((*one.split("=", 1), None)[:2] for one in asked.build_arg)
     assert given.keys() <= declared.keys() | set(build.PROXIES)
     assert {name for name, value in given.items() if value is None} <= set(build.PROXIES)
+    # Debian's and Ubuntu's archives are at http://, all else is at https://.
+    assert {"http_proxy", "https_proxy", "no_proxy"} & given.keys() in (
+        set(),
+        {"http_proxy", "https_proxy", "no_proxy"},
+    )
     assert given.get("MATRIX", declared["MATRIX"]) in matrices.names()
     assert asked.target is None or re.search(rf"^FROM \S+ AS {asked.target}$", DOCKERFILE, re.MULTILINE)
     assert re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)[-1] == "final"
@@ -71,7 +76,7 @@ def check_verb(words: list[str]) -> None:
     if given.get("recipe"):
         compose.find(given["recipe"])
     if words[0] == "image":
-        matrix = matrices.load(given["matrix"])
+        matrix = matrices.load(given["matrix"] or build.DEFAULT)
         build.build_command(
             build.Asked(matrix.name, base=given["base"], mirrors=given["mirror"], tag=given["tag"]),
             matrix,
@@ -109,6 +114,10 @@ def check_module(words: list[str]) -> None:
     assert words[0] == "-m" and importlib.util.find_spec(words[1] + ".__main__")
 
 
+def check_readable(words: list[str]) -> None:
+    assert words[0] == "a+r" and f" > {words[1]}" in " ".join(command for _, command in COMMANDS)
+
+
 KINDS = {
     ("docker", "build"): check_build,
     ("docker", "run"): check_run,
@@ -116,6 +125,7 @@ KINDS = {
     ("./invokew",): check_verb,
     ("sh",): check_script,
     ("python3",): check_module,
+    ("chmod",): check_readable,
 }
 
 
@@ -133,6 +143,12 @@ def test_the_chapter_has_what_a_reader_needs():
     assert list(chapter.blocks()) == wanted
     assert chapter.text().count("```") == 2 * len(wanted), "a block of commands without its name above it"
     assert {block for block, _ in COMMANDS} == set(wanted)
+
+
+def test_what_is_mounted_can_be_read_by_the_image_s_user():
+    """What root writes on a host may be root's alone."""
+    mounted = {(block, name) for block, command in COMMANDS for name in re.findall(r"-v \$PWD/([^:]+):", command)}
+    assert mounted and all((block, f"chmod a+r {name}") in COMMANDS for block, name in mounted)
 
 
 def test_both_languages_have_the_same_commands():

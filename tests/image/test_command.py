@@ -107,11 +107,11 @@ def test_without_git_the_time_is_the_environment_s(tmp_path, monkeypatch):
 
 
 def test_mirrors_and_base_are_build_arguments(checkout):
-    mirrors = ("megatron-lm=https://git.example.com/m.git", "verl=git@git.example.com:verl.git")
+    mirrors = ("megatron-lm=https://git.example.com/m.git", "verl=file:///mirrors/v@1.git")
     command = build_command(Asked(base="mirror.example.com/cann:8.3", mirrors=mirrors), PERFORMANCE, "docker", {})
     found = arguments(command)
     assert found["MEGATRON_LM_REPOSITORY"] == "https://git.example.com/m.git"
-    assert found["VERL_REPOSITORY"] == "git@git.example.com:verl.git"
+    assert found["VERL_REPOSITORY"] == "file:///mirrors/v@1.git"
     assert found["BASE_IMAGE"] == "mirror.example.com/cann:8.3"
 
 
@@ -178,10 +178,10 @@ def test_the_engine_s_output_is_shown(host, capfd):
 
 
 def test_a_dry_run_starts_nothing(host, capsys):
-    calls = host("podman")
-    assert build.run(Asked(dry_run=True)) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("$ podman build") and not calls.exists()
+    for engine, wanted in (("podman", "$ podman build"), ("docker", "$ DOCKER_BUILDKIT=1 docker build")):
+        calls = host(engine)
+        assert build.run(Asked(dry_run=True)) == 0
+        assert capsys.readouterr().out.startswith(wanted) and not calls.exists()
 
 
 FAILURES = (
@@ -220,7 +220,12 @@ def test_a_failed_build_says_why_in_one_line(host, said, line):
         (Asked(mirrors=["verl=/a b"]), "--mirror: expected"),
         (Asked(mirrors=["torch=https://x/y"]), "found 'torch=https://x/y'"),
         (Asked("cpu", mirrors=["verl=https://x/y"]), "nothing is built from git"),
-        (Asked(mirrors=["verl=https://me:word@x/y"]), "expected no password in it"),
+        (Asked(mirrors=["verl=git@x:y.git"]), "the URL is one of https, http or file, found 'verl=git@x:y.git'"),
+        (Asked(mirrors=["verl=ssh://x/y"]), "the URL is one of https, http or file"),
+        (Asked(mirrors=["verl=https://me:word@x/y"]), "expected no user, token or password in it"),
+        (Asked(mirrors=["verl=https://word@x/y"]), "--mirror verl: expected no user, token or password in it"),
+        (Asked(mirrors=["verl=http://a@word@x/y"]), "put it into ~/.netrc"),
+        (Asked(mirrors=["ver=https://word@x/y"]), "found 'ver=https://x/y'"),
         (Asked(base="--privileged"), "--base: expected the name of an image"),
         (Asked(facts="x"), "--facts: expected --print beside it"),
         (Asked(show=True, dry_run=True), "--print: expected none of --dry-run"),

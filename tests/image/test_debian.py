@@ -39,6 +39,7 @@ def install(tmp_path):
             case $word in Dir::Etc::SourceList=*|Dir::Etc::SourceParts=*)
                 find "${word#*=}" -type f -exec grep -Eho "[a-z]+://[^ ]+" {} +;; esac
         done >>"$SAID"
+        echo "http_proxy=$http_proxy" >"$SAID.proxy"
         if [ -n "$FAIL" ]; then echo "E: $FAIL"; exit 100; fi""",
     }
     for name, text in programs.items():
@@ -48,11 +49,11 @@ def install(tmp_path):
     (tmp_path / "debian.sh").write_text(text.replace("sources=/etc/apt", f"sources={tmp_path}"))
     (tmp_path / "debian.txt").write_text((ROOT / "image" / "debian.txt").read_text())
 
-    def run(name: str, sources: str, snapshot: str = "", fail: str = ""):
+    def run(name: str, sources: str, snapshot: str = "", fail: str = "", **environment: str):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(sources)
         (tmp_path / "said").write_text("")
-        variables = {"APT_SNAPSHOT": snapshot, "FAIL": fail, "SAID": str(tmp_path / "said")}
+        variables = {"APT_SNAPSHOT": snapshot, "FAIL": fail, "SAID": str(tmp_path / "said"), **environment}
         variables["PATH"] = f"{tmp_path}/bin:/usr/bin:/bin"
         command = ["sh", tmp_path / "debian.sh", "cpu"]
         done = subprocess.run(command, env=variables, capture_output=True, text=True)
@@ -82,6 +83,13 @@ def test_a_snapshot_takes_the_place_of_every_archive(install, name, sources, wan
     done, read = install(name, sources, TIME)
     assert done.returncode == 0, done.stderr
     assert read == wanted
+
+
+def test_apt_knows_a_proxy_by_one_name_only(install, tmp_path):
+    proxy = "http://proxy.example.com:3128"
+    for name in ("http_proxy", "HTTP_PROXY"):
+        assert install("sources.list", UBUNTU, **{name: proxy})[0].returncode == 0
+        assert (tmp_path / "said.proxy").read_text() == f"http_proxy={proxy}\n"
 
 
 @pytest.mark.parametrize(

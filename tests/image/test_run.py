@@ -2,14 +2,17 @@
 
 import json
 import os
+import pty
 import re
 import shlex
 import subprocess
 from itertools import pairwise
 
+import invoke
 import pytest
 import yaml
 
+import tasks
 from checks.doctor import container as container_checks
 from checks.doctor import host as host_checks
 from checks.doctor.document import Facts
@@ -32,20 +35,21 @@ def script(of: Facts) -> str:
     return run.script(run.container(of), TAG, "performance", "docker")
 
 
-def started(text: str, folder, *arguments: str, **environment: str) -> list[str]:
-    """The arguments that the engine gets when a shell runs the script."""
-    program = folder / "docker"
-    program.write_text('#!/bin/sh\nfor one in "$@"; do printf "%s\\0" "$one"; done\n')
+def started(text: str, folder, *arguments: str, terminal: int | None = None, **environment: str) -> list[str]:
+    """The arguments that the engine gets when a shell runs the script, on a terminal where there is one."""
+    program, words = folder / "docker", folder / "words"
+    program.write_text(f'#!/bin/sh\nfor one in "$@"; do printf "%s\\0" "$one"; done > {words}\n')
     program.chmod(0o755)
     (folder / "ascend-rl.sh").write_text(text)
     done = subprocess.run(
         ["sh", folder / "ascend-rl.sh", *arguments],
         env={"PATH": f"{folder}:{os.environ['PATH']}", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        stdout=subprocess.PIPE if terminal is None else terminal,
+        stderr=subprocess.PIPE,
     )
-    return done.stdout.split("\0")[:-1]
+    assert (done.returncode, done.stderr) == (0, b"")
+    return words.read_text().split("\0")[:-1]
 
 
 def values(command: list[str], *options: str) -> list[str]:
@@ -84,6 +88,25 @@ def test_what_the_host_lacks_is_not_given_and_said():
     assert "expected /dev/hisi_hdc, found none" in text and "# NPUs of this host: 7" in text
     command = [line for line in text.splitlines() if not line.startswith("#")]
     assert not [line for line in command if "hccn" in line or "hisi_hdc" in line or "davinci7" in line]
+
+
+def test_a_terminal_is_passed_on_where_there_is_one(tmp_path):
+    """`bash` needs one; without one the engines refuse -t."""
+    text = script(facts(LAPTOP))
+    assert not {"-it", "-i", "-t"} & set(started(text, tmp_path, "bash"))
+    ours, theirs = pty.openpty()
+    try:
+        command = started(text, tmp_path, "bash", terminal=theirs)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert command[-3:] == ["-it", TAG, "bash"]
+
+
+def test_further_options_are_added_before_the_image(tmp_path):
+    given = "--user 0:0 -v /data:/data:ro"
+    command = started(script(facts(A2)), tmp_path, "doctor", ASCEND_RL_OPTIONS=given)
+    assert command[-6:] == [*given.split(), TAG, "doctor"] and values(command, "--user") == ["0:0"]
 
 
 @pytest.mark.parametrize(
@@ -255,6 +278,20 @@ def test_print_for_this_host_and_for_another(tmp_path, monkeypatch, capsys):
     assert shlex.split(shown, comments=True)[-2:] == ["small", "$@"] and "the image of the matrix cpu" in shown
     with pytest.raises(UserError, match="expected a facts document"):
         build.run(Asked(show=True, facts=str(tmp_path / "none.json")))
+
+
+def test_an_image_prints_how_it_is_run_itself(tmp_path, monkeypatch, capsys):
+    """And another image where that is asked for."""
+    described = tmp_path / "manifest.json"
+    described.write_text('{"format": 1, "matrix": "commercial"}')
+    monkeypatch.setenv(image_facts.VARIABLE, str(described))
+    saved = tmp_path / "facts.json"
+    saved.write_text(json.dumps(document(A2)))
+    for named, printed in ((None, "commercial"), ("performance", "performance")):
+        tasks.image(invoke.Context(), named, print=True, facts=str(saved))
+        shown = capsys.readouterr().out
+        assert shlex.split(shown, comments=True)[-2:] == [f"ascend-rl:{printed}", "$@"]
+        assert f"ascend-rl-cache-{printed}" in shown
 
 
 def test_print_uses_the_engine_that_runs_containers(tmp_path, monkeypatch, capsys):

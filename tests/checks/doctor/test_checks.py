@@ -1,5 +1,7 @@
 """Every check on a machine where it finds something and on one where it does not, and nine machines as a whole."""
 
+from dataclasses import replace
+
 import pytest
 
 from checks import doctor
@@ -134,6 +136,17 @@ def test_every_text_is_there_in_both_languages():
         if isinstance(text, Text):
             assert text.en.isascii() or "…" in text.en or "×" in text.en, text
             assert any("、" <= letter <= "鿿" for letter in text.zh) or text.en == text.zh, text
+
+
+@pytest.mark.parametrize("name", ["image.patches", "recipe.patches-applied"])
+def test_in_an_image_no_patch_is_to_be_applied(name):
+    """Its packages are root's, and its user is not."""
+    pending = tuple(replace(one, state="pending") for one in APPLIED)
+    (fault, *_) = result(name, case("image-container", patches=pending)).faults
+    assert fault.remedy.en == "start a new container from the image"
+    if name.startswith("recipe."):
+        (fault,) = result(name, case("fit-a2-host", patches=pending)).faults
+        assert fault.remedy == "invoke patches.apply --matrix performance"
 
 
 def test_the_plugin_is_not_asked_for():
