@@ -232,6 +232,7 @@ def lock(_, matrix=None, check=False):
         "dry-run": "print the command that builds, build nothing",
         "base": "another base image, best with its digest (NAME@sha256:…)",
         "mirror": "NAME=URL, where a component's source is fetched instead; can be repeated",
+        "snapshot": "time of Debian's or Ubuntu's archive (20251031T000000Z), not older than the base; else today's",
         "release": "refuse a base without a digest and a checkout with edits",
         "tag": "name of the image, else ascend-rl:MATRIX",
         "engine": "docker, podman or buildah, else the first that is installed",
@@ -239,12 +240,12 @@ def lock(_, matrix=None, check=False):
 )
 def image(
     _, matrix=None, print=False, facts=None, dry_run=False, base=None, mirror=None, release=False, tag=None,
-    engine=None,
+    engine=None, snapshot=None,
 ):  # fmt: skip
     """Build the image of a matrix, or print the exact command that runs it on this host."""
     from image.build import Asked, run
 
-    return run(Asked(matrix, print, facts, dry_run, base, mirror or (), release, tag, engine))
+    return run(Asked(matrix, print, facts, dry_run, base, mirror or (), release, tag, engine, snapshot))
 
 
 @command(

@@ -23,6 +23,7 @@ ENGINES = ("docker", "podman", "buildah")  # in this order; the last builds, and
 DEFAULT, CPU = "performance", "cpu"
 GIT_SECONDS = 20.0
 BUILDKIT = {"DOCKER_BUILDKIT": "1"}  # what Docker 20.10 builds with only when it is told so
+TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 REFERENCE = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
 ADDRESS = re.compile(r"(?:https?|file)://\S+", re.ASCII)  # what the build's git can fetch; there is no ssh
@@ -64,6 +65,7 @@ class Asked:
     release: bool = False
     tag: str | None = None
     engine: str | None = None
+    snapshot: str | None = None
 
 
 def run(asked: Asked) -> int:
@@ -144,6 +146,10 @@ def _arguments(asked: Asked, matrix: Matrix, made: str | None, revision: str | N
         yield "SOURCE_DATE_EPOCH", made
     if revision:
         yield "REVISION", revision
+    if asked.snapshot:
+        if not TIME.fullmatch(asked.snapshot):
+            raise UserError(f"--snapshot: expected a time as 20251031T000000Z, found {asked.snapshot!r}")
+        yield "APT_SNAPSHOT", asked.snapshot
     for one in asked.mirrors:
         yield _mirror(one, matrix)
 
@@ -172,7 +178,7 @@ def _mirror(given: str, matrix: Matrix) -> tuple[str, str]:
 def _refuse_what_floats(asked: Asked, matrix: Matrix) -> None:
     """UserError for what a build can pin and this one does not: a base without a digest, a checkout with edits.
 
-    Debian packages float even so; the manifest says which they were.
+    Debian packages float without --snapshot, which not every host can reach; the manifest says which they were.
     """
     name = base_argument(matrix)
     base = asked.base or _default(name)
@@ -250,8 +256,9 @@ def _print_run(asked: Asked, matrix: Matrix) -> int:
     from checks.doctor import document
     from image import run as running
 
-    if asked.dry_run or asked.release or asked.base or asked.mirrors:
-        raise UserError("--print: expected none of --dry-run, --release, --base, --mirror beside it: nothing is built")
+    if asked.dry_run or asked.release or asked.base or asked.mirrors or asked.snapshot:
+        names = "--dry-run, --release, --base, --mirror, --snapshot"
+        raise UserError(f"--print: expected none of {names} beside it: nothing is built")
     able = [one for one in ENGINES if one != "buildah"]
     chosen = engine(asked.engine, able) if asked.engine else next((one for one in able if shutil.which(one)), able[0])
     if matrix.name == CPU:

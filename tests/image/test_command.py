@@ -147,7 +147,8 @@ def test_the_dockerfile_knows_what_it_is_given(host, monkeypatch):
         matrix = matrices.load(name)
         git_components = [one for one, component in matrix.components.items() if component.install == "git"]
         mirrors = [f"{one}=https://git.example.com/{one}" for one in git_components]
-        command = build_command(Asked(name, base="x", mirrors=mirrors), matrix, "docker", given)
+        asked = Asked(name, base="x", mirrors=mirrors, snapshot="20251031T000000Z")
+        command = build_command(asked, matrix, "docker", given)
         assert arguments(command).keys() <= declared
         assert re.search(rf"^FROM \S+ AS {values(command, '--target')[0]}$", text, re.MULTILINE)
         for secret in values(command, "--secret"):
@@ -227,6 +228,7 @@ def test_a_failed_build_says_why_in_one_line(host, said, line):
         (Asked(mirrors=["verl=http://a@word@x/y"]), "put it into ~/.netrc"),
         (Asked(mirrors=["ver=https://word@x/y"]), "found 'ver=https://x/y'"),
         (Asked(base="--privileged"), "--base: expected the name of an image"),
+        (Asked(snapshot="2025-10-31"), "--snapshot: expected a time as 20251031T000000Z, found '2025-10-31'"),
         (Asked(facts="x"), "--facts: expected --print beside it"),
         (Asked(show=True, dry_run=True), "--print: expected none of --dry-run"),
         (Asked(show=True, engine="buildah"), "--engine: expected docker, podman, found buildah"),
