@@ -16,7 +16,7 @@ from pathlib import Path
 from image.steps.step import StepError, run, say
 
 LEFT = ("uv_cache.json", "build.log")  # what uv and the emulator's build leave behind: times, orders
-PACKAGES = "**/lib/python*/site-packages"
+ENVIRONMENTS = ("venv", "project/.venv")
 # Below an environment's packages, none of it read when something runs: (pattern, what it is).
 UNUSED = (
     ("torch/test", "torch's own test programs"),
@@ -47,15 +47,16 @@ def tidy(*folders: str) -> None:
 
 
 def _take_out(folder: Path) -> None:
-    """What is unused, of every environment."""
-    before = _size(folder)
-    for packages in folder.glob(PACKAGES):
+    """What is unused, of the environments in it."""
+    freed = 0
+    for packages in [one for name in ENVIRONMENTS for one in (folder / name).glob("lib/python*/site-packages")]:
         for path in [path for pattern, _ in UNUSED for path in packages.glob(pattern)]:
+            freed += _size(path) if path.is_dir() else path.stat().st_size
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    say(f"{folder}: without {(before - _size(folder)) / 1e6:.0f} MB that nothing reads at run time")
+    say(f"{folder}: without {freed / 1e6:.0f} MB that nothing reads at run time")
 
 
 def _clean(folder: Path) -> None:
