@@ -267,6 +267,8 @@ def test_uv_looks_where_pip_is_configured_to_look():
         "global.extra-index-url='https://a.example/simple https://b.example/simple'\n"
         "global.find-links='/other'\n"
         "global.index-url='https://mirror.example/simple'\n"
+        "global.proxy='proxy.example:3128'\n"
+        "global.trusted-host='a.example\\nb.example'\n"
         "install.user='no'\n"
     )
     assert environment.from_pip_config(listed) == {
@@ -276,6 +278,8 @@ def test_uv_looks_where_pip_is_configured_to_look():
         "UV_INDEX": "https://a.example/simple https://b.example/simple",
         "UV_FIND_LINKS": "/wheels",
         "SSL_CERT_FILE": "/etc/ca.pem",
+        "UV_INSECURE_HOST": "a.example b.example",
+        "ALL_PROXY": "proxy.example:3128",
     }
 
 
