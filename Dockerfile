@@ -86,7 +86,7 @@ COPY environment.py matrix.toml requirements*.lock ./
 RUN --mount=type=secret,id=pip --mount=type=secret,id=ca --mount=type=secret,id=netrc,target=/root/.netrc \
     --mount=type=cache,target=/root/.cache/uv \
     python3 -m image.steps.packages "${MATRIX}" /opt/ascend-rl/venv
-# The components, without network: all that they need is there.
+# The components, without an index: all that they need is there.
 ARG SOC_VERSION=ASCEND910B1
 ARG COMPILE_CUSTOM_KERNELS=1
 ARG MAX_JOBS
