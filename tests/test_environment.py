@@ -292,7 +292,7 @@ def test_uv_s_own_settings_win(monkeypatch):
 
 def test_the_entries_of_the_real_lock():
     text = (ROOT / "requirements-cpu.lock").read_text()
-    entries = environment.entries(text)
+    entries = {one.name: one.text for one in environment.entries(text)}
     assert "".join(entries.values()) == text.split("\n\n", 1)[1]
     plan = environment.read_plan(ROOT, "aarch64")
     assert plan.from_source == ("vllm",)
