@@ -22,7 +22,8 @@ RUN /opt/ascend-rl/project/image/debian.sh cpu-build
 WORKDIR /opt/ascend-rl/project
 COPY image/steps/__init__.py image/steps/step.py image/steps/cpu.py image/steps/
 COPY environment.py matrix.toml requirements-cpu.lock ./
-RUN --mount=type=secret,id=pip --mount=type=secret,id=ca --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca --mount=type=secret,id=netrc,target=/root/.netrc \
+    --mount=type=cache,target=/root/.cache/uv \
     python3.11 -m image.steps.cpu
 COPY . .
 ARG CPU_BASE_IMAGE
@@ -85,7 +86,7 @@ COPY environment.py matrix.toml requirements*.lock ./
 RUN --mount=type=secret,id=pip --mount=type=secret,id=ca --mount=type=secret,id=netrc,target=/root/.netrc \
     --mount=type=cache,target=/root/.cache/uv \
     python3 -m image.steps.packages "${MATRIX}" /opt/ascend-rl/venv
-# The components, without network: all that they need is there.
+# The components, without an index: all that they need is there.
 ARG SOC_VERSION=ASCEND910B1
 ARG COMPILE_CUSTOM_KERNELS=1
 ARG MAX_JOBS

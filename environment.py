@@ -29,6 +29,9 @@ BUILD_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "empty"}  # vLLM without kernels of i
 TOOLS = ("uv", "setuptools", "wheel")  # the installer, and what the source archives among the packages are built with
 GLIBC = (2, 28)  # of torch's wheels (manylinux_2_28)
 
+# How uv says that no index has the build of torch: the CPU's for x86_64 is on PyTorch's own.
+NO_TORCH = r"no version of torch|was not found in the package registry"
+
 
 class SetupError(Exception):
     """The environment cannot be made; the message says what was expected, what was found and what to do."""
@@ -61,10 +64,22 @@ def read_plan(root: Path, machine: str) -> Plan:
     )
 
 
-def entries(lock: str) -> dict[str, str]:
-    """The lock's entries by package name, each with its hashes."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)(==.*(?:\n {4}.*)*)", lock, re.MULTILINE)
-    return {name: name + rest + "\n" for name, rest in found}
+@dataclass(frozen=True)
+class Entry:
+    """A package of a lock. `machine`: the only one that it is for, if any; `text`: its lines, the hashes among them."""
+
+    name: str
+    version: str
+    machine: str | None
+    text: str
+
+
+def entries(lock: str, machine: str | None = None) -> list[Entry]:
+    """What a lock holds, in its order; for a machine, where one is named, less what is marked for another."""
+    marked = r"(?: *; *platform_machine *== *['\"](\w+)['\"])?"
+    found = re.finditer(rf"^([\w.-]+)==([^\s;\\]+){marked}.*(?:\n {{4}}.*)*", lock, re.MULTILINE)
+    read = [Entry(*one.groups(), f"{one[0]}\n") for one in found]
+    return [one for one in read if machine is None or one.machine in (None, machine)]
 
 
 def set_up(root: Path, machine: str) -> None:
@@ -88,7 +103,7 @@ def set_up(root: Path, machine: str) -> None:
 
 
 def _install(plan: Plan, venv: Path) -> None:
-    locked = entries(plan.lock)
+    locked = {one.name: one.text for one in entries(plan.lock)}
     step = Steps(venv, total=4)
     venv.mkdir()
     (venv / MARK).write_text("made by invokew, which removes it and makes it again when the lock changes\n")
@@ -107,7 +122,7 @@ def _install(plan: Plan, venv: Path) -> None:
     try:
         step.run(f"torch {plan.torch} (190 MB)", [*install, "-r", torch])
     except SetupError as error:
-        if not any(sign in step.output for sign in ("no version of torch", "was not found in the package registry")):
+        if not re.search(NO_TORCH, step.output):
             raise
         step.again(
             f"torch {plan.torch} from PyTorch's CPU index", [*install, "--torch-backend=cpu", "-r", torch], error
@@ -212,7 +227,7 @@ _FAULTS = (
         "mirror that pip is configured with (PIP_INDEX_URL or pip.conf)",
     ),
     (
-        r"no version of torch|was not found in the package registry",
+        NO_TORCH,
         "no CPU build of torch was found where pip is configured to look; make PyTorch's CPU index reachable, or put "
         "the wheel into a folder and name it with PIP_FIND_LINKS",
     ),
@@ -246,7 +261,7 @@ def uv_environment(python: str) -> dict[str, str]:
 
 
 def from_pip_config(listed: str) -> dict[str, str]:
-    """uv's settings that say what `pip config list` says: indexes, folders with wheels, certificates.
+    """uv's settings that say what `pip config list` says: indexes, folders with wheels, certificates, proxy.
 
     Every package is checked against its hash, so any index may serve any of them.
     """
@@ -256,6 +271,10 @@ def from_pip_config(listed: str) -> dict[str, str]:
     words = {key: " ".join(value.replace("\\n", " ").split()) for key, value in settings.items()}
     result = {"UV_NATIVE_TLS": "1", "UV_INDEX_STRATEGY": "unsafe-best-match"}
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
+    names |= {
+        "trusted-host": "UV_INSECURE_HOST",
+        "proxy": "ALL_PROXY",
+    }  # HTTPS_PROXY, where it is set, wins over the last
     result |= {name: words[key] for key, name in names.items() if words.get(key)}
     if words.get("find-links"):
         result["UV_FIND_LINKS"] = words["find-links"].replace(" ", ",")

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 import matrix
 import wheels
-from environment import explain, uv_environment
+from environment import entries, explain, uv_environment
 from errors import UserError, unwritable
 
 ROOT = Path(__file__).resolve().parent
@@ -263,10 +263,9 @@ def _file_name(file: dict) -> str:
 def _packages(text: str) -> dict[str, tuple[str, frozenset[str]]]:
     """name, and machine where there is one -> (its version, its hashes)."""
     packages = {}
-    for entry in re.split(r"\n(?=[A-Za-z0-9])", text):
-        if match := re.match(r"([A-Za-z0-9._-]+)(==[^\s;]+)(?: ; platform_machine == '(\w+)')?", entry):
-            name = canonicalize_name(match[1]) + (f" ({match[3]})" if match[3] else "")
-            packages[name] = (match[2], frozenset(re.findall(r"sha256:(\w+)", entry)))
+    for one in entries(text):
+        name = canonicalize_name(one.name) + (f" ({one.machine})" if one.machine else "")
+        packages[name] = (f"=={one.version}", frozenset(re.findall(r"sha256:(\w+)", one.text)))
     return packages
 
 

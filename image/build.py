@@ -1,5 +1,6 @@
 """`invoke image`: builds the image of a matrix with the engine of this host, or prints the command that runs it."""
 
+import configparser
 import os
 import re
 import shlex
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,17 +123,30 @@ def secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What the build may read and the image does not keep: pip's configuration, certificates, passwords of mirrors."""
     home = Path(environment.get("HOME") or "/nonexistent")
     config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    named = environment.get("PIP_CONFIG_FILE")
-    places = [named] if named else [config / "pip" / "pip.conf", home / ".pip" / "pip.conf", "/etc/pip.conf"]
-    certificates = [environment[name] for name in CERTIFICATES if environment.get(name)]
-    for name, found in (
-        ("pip", places),
-        ("ca", certificates),
-        ("netrc", [environment.get("NETRC") or home / ".netrc"]),
-    ):
-        path = next((str(one) for one in found if Path(one).is_file()), None)
-        if path:
-            yield name, path
+    chosen = environment.get("PIP_CONFIG_FILE")
+    places = [chosen] if chosen else [config / "pip" / "pip.conf", home / ".pip" / "pip.conf", "/etc/pip.conf"]
+    pip = _file(places)
+    named = [environment[name] for name in CERTIFICATES if environment.get(name)]
+    ca = _file([*named, *_certificates(pip)])
+    netrc = _file([environment.get("NETRC") or home / ".netrc"])
+    yield from ((name, path) for name, path in (("pip", pip), ("ca", ca), ("netrc", netrc)) if path)
+
+
+def _file(places: Iterable[str | Path]) -> str | None:
+    """The first of these that is a file."""
+    return next((str(one) for one in places if Path(one).is_file()), None)
+
+
+def _certificates(configuration: str | None) -> Iterator[Path]:
+    """What pip's configuration names as `cert`: a path of this host, which says nothing in the build."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(configuration or ())
+    except (configparser.Error, UnicodeDecodeError):
+        return  # pip says what is wrong with it
+    for section in ("install", "global"):
+        if place := parser.get(section, "cert", fallback=""):
+            yield Path(place).expanduser()
 
 
 def _arguments(asked: Asked, matrix: Matrix, made: str | None, revision: str | None) -> Iterator[tuple[str, str]]:

@@ -267,6 +267,8 @@ def test_uv_looks_where_pip_is_configured_to_look():
         "global.extra-index-url='https://a.example/simple https://b.example/simple'\n"
         "global.find-links='/other'\n"
         "global.index-url='https://mirror.example/simple'\n"
+        "global.proxy='proxy.example:3128'\n"
+        "global.trusted-host='a.example\\nb.example'\n"
         "install.user='no'\n"
     )
     assert environment.from_pip_config(listed) == {
@@ -276,6 +278,8 @@ def test_uv_looks_where_pip_is_configured_to_look():
         "UV_INDEX": "https://a.example/simple https://b.example/simple",
         "UV_FIND_LINKS": "/wheels",
         "SSL_CERT_FILE": "/etc/ca.pem",
+        "UV_INSECURE_HOST": "a.example b.example",
+        "ALL_PROXY": "proxy.example:3128",
     }
 
 
@@ -288,7 +292,7 @@ def test_uv_s_own_settings_win(monkeypatch):
 
 def test_the_entries_of_the_real_lock():
     text = (ROOT / "requirements-cpu.lock").read_text()
-    entries = environment.entries(text)
+    entries = {one.name: one.text for one in environment.entries(text)}
     assert "".join(entries.values()) == text.split("\n\n", 1)[1]
     plan = environment.read_plan(ROOT, "aarch64")
     assert plan.from_source == ("vllm",)

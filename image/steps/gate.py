@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import matrix as matrices
-from image.steps.packages import wanted
+from environment import entries
 from image.steps.step import StepError, contents, lock_file, pins, run, say
 
 OWN = {"pip", "setuptools", "wheel"}  # what an environment may bring by itself
@@ -78,9 +78,8 @@ def version_faults(matrix: str, installed: dict[str, str]) -> Iterator[str]:
 
 def locked_versions(matrix: str) -> dict[str, str]:
     """What the lock says for this machine."""
-    entries = wanted(lock_file(matrix).read_text(), platform.machine())
-    pairs = (re.match(r"([^=]+)==([^\s;\\]+)", text).groups() for _, text in entries)
-    return {canonicalize_name(name): version for name, version in pairs}
+    locked = entries(lock_file(matrix).read_text(), platform.machine())
+    return {canonicalize_name(one.name): one.version for one in locked}
 
 
 def pip_check() -> list[str]:

@@ -10,11 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment import TOOLS, explain, uv_environment
+from environment import NO_TORCH, TOOLS, entries, explain, uv_environment
 from image.steps.step import StepError, lock_file, need_space, pins, run, say
 
 SPACE_GB = 10.0  # the environment, the wheels it comes from, and what is unpacked on the way
-NO_TORCH = ("no version of torch", "was not found in the package registry")
 
 
 def install(matrix: str, folder: str) -> None:
@@ -22,13 +21,13 @@ def install(matrix: str, folder: str) -> None:
     _check_python(pins(matrix)["python"].version)
     venv = Path(folder)
     need_space(venv, SPACE_GB)
-    locked = wanted(_read(lock_file(matrix)), platform.machine())
+    locked = entries(_read(lock_file(matrix)), platform.machine())
     _call("a Python environment", [sys.executable, "-m", "venv", folder])
     python = str(venv / "bin" / "python")
-    tools = _file(venv, "".join(text for name, text in locked if name in TOOLS))
+    tools = _file(venv, "".join(one.text for one in locked if one.name in TOOLS))
     pip = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
     _call("the lock's uv", [*pip, "--require-hashes", "--no-deps", "-r", tools])
-    everything = _file(venv, "".join(text for _, text in locked))
+    everything = _file(venv, "".join(one.text for one in locked))
     # What has no wheel is built with the lock's own tools, not with what an index has today.
     uv = [python, "-m", "uv", "pip", "install", "--python", python, "--quiet", "--link-mode=copy"]
     uv += ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", everything]
@@ -37,21 +36,11 @@ def install(matrix: str, folder: str) -> None:
     try:
         _call(what, uv, environment)
     except _Failed as error:
-        if not any(sign in error.output for sign in NO_TORCH):
+        if not re.search(NO_TORCH, error.output):
             raise
-        # x86_64: torch-npu asks for the CPU build, which is on PyTorch's own index.
         _call(what, [*uv, "--torch-backend=cpu"], environment)
     Path(everything).unlink()
     say(f"{len(locked)} packages of {lock_file(matrix).name}")
-
-
-def wanted(lock: str, machine: str) -> list[tuple[str, str]]:
-    """(name, entry with its hashes) of a lock, less those that are marked for another machine."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)(==[^\n]*(?:\n {4}[^\n]*)*)", lock, re.MULTILINE)
-    marker = re.compile(r";\s*platform_machine\s*==\s*['\"](\w+)['\"]")
-    return [
-        (name, name + rest + "\n") for name, rest in found if (marker.search(rest) or [None, machine])[1] == machine
-    ]
 
 
 class _Failed(StepError):

@@ -4,13 +4,19 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 IMAGES = ("performance", "commercial")  # matrices that are built from a base image and commits
+
+SECRETS = Path("/run/secrets")
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")  # whom the base trusts
+TRUSTING = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 
 class StepError(Exception):
@@ -70,21 +76,28 @@ def need_space(folder: Path, gigabytes: float) -> None:
         )
 
 
-def trust() -> None:
-    """Takes up what was handed to this RUN line as secrets: an index's configuration, further certificates."""
-    pip, certificates = Path("/run/secrets/pip"), Path("/run/secrets/ca")
+@contextmanager
+def trust() -> Iterator[None]:
+    """Takes up what was handed to this RUN line as secrets: an index's configuration, certificates beside the base's.
+
+    The variables stay set; the file with the certificates is gone at the end, so that the layer does not keep it.
+    """
+    pip, further = SECRETS / "pip", SECRETS / "ca"
     if pip.is_file():
         os.environ["PIP_CONFIG_FILE"] = str(pip)
-    if certificates.is_file():
-        for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"):
-            os.environ[name] = str(certificates)
+    with tempfile.NamedTemporaryFile(prefix="ca-") as bundle:
+        if further.is_file():
+            bundle.writelines(one.read_bytes() + b"\n" for one in (AUTHORITIES, further) if one.is_file())
+            bundle.flush()
+            os.environ.update(dict.fromkeys(TRUSTING, bundle.name))
+        yield
 
 
 def run(name: str, body: Callable[..., None], arguments: list[str] | None = None) -> int:
     """Runs a step with the command line's arguments; the exit code."""
-    trust()
     try:
-        body(*(sys.argv[1:] if arguments is None else arguments))
+        with trust():
+            body(*(sys.argv[1:] if arguments is None else arguments))
     except StepError as error:
         return _end(name, str(error))
     except OSError as error:

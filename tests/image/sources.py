@@ -28,7 +28,7 @@ PACKAGES = ("verl", "vllm", "vllm-ascend", "megatron-core")
 def packages(folder: Path) -> dict[str, Path]:
     """vLLM's source archive and three wheels, as the cpu matrix's lock has them and checked against its hashes."""
     folder.mkdir(parents=True, exist_ok=True)
-    locked = environment.entries((ROOT / "requirements-cpu.lock").read_text())
+    locked = {one.name: one.text for one in environment.entries((ROOT / "requirements-cpu.lock").read_text())}
     for name in PACKAGES:
         if _file(folder, name) is None:
             wanted = folder / f"{name}.txt"

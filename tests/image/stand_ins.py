@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from image.build import secrets
 from image.steps.sources import variable
 from tests.image import base, context, sources
 from tests.image.store import Image, Result, Store, cache
@@ -71,12 +72,12 @@ def _secrets(folder: Path) -> list[str]:
             if name.startswith(f"{scope}."):
                 settings[name.removeprefix(f"{scope}.")] = value.strip("'").replace("\\n", " ")
     kept = {key: settings[key] for key in ("index-url", "extra-index-url", "find-links", "timeout") if key in settings}
-    pip = folder / "pip.conf"
-    pip.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in kept.items()))
-    options = ["--secret", f"id=pip,src={pip}"]
     certificates = os.environ.get("SSL_CERT_FILE") or settings.get("cert")
-    if certificates and Path(certificates).is_file():
-        options += ["--secret", f"id=ca,src={certificates}"]
+    named = {"cert": certificates} if certificates else {}
+    pip = folder / "pip.conf"
+    pip.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in (kept | named).items()))
+    handed = secrets({"PIP_CONFIG_FILE": str(pip)})
+    options = [word for name, path in handed for word in ("--secret", f"id={name},src={path}")]
     for word in " ".join(kept.values()).split():
         place = Path(word.removeprefix("file://"))
         if place.is_absolute() and place.exists():

@@ -125,7 +125,8 @@ def test_a_proxy_is_named_and_its_value_is_not_told(checkout):
 
 
 def test_secrets_are_what_the_host_has(host):
-    assert list(secrets({"HOME": str(host.home)})) in ([], [("pip", "/etc/pip.conf")])
+    assert dict(secrets({"HOME": str(host.home)})).get("pip") in (None, "/etc/pip.conf")
+    assert not list(secrets({"HOME": str(host.home), "PIP_CONFIG_FILE": os.devnull}))
     own = host.home / ".config" / "pip" / "pip.conf"
     own.parent.mkdir(parents=True)
     for path in (own, host.home / "ca.pem", host.home / ".netrc"):
@@ -133,6 +134,25 @@ def test_secrets_are_what_the_host_has(host):
     given = {"HOME": str(host.home), "SSL_CERT_FILE": "/nonexistent", "CURL_CA_BUNDLE": str(host.home / "ca.pem")}
     assert dict(secrets(given)) == {"pip": str(own), "ca": f"{host.home}/ca.pem", "netrc": f"{host.home}/.netrc"}
     assert "pip" not in dict(secrets({**given, "PIP_CONFIG_FILE": os.devnull}))
+
+
+def test_the_certificate_that_pip_is_configured_with_is_handed_in(host):
+    """Its path is the host's, which says nothing in the build."""
+    pip, other, private = (host.home / name for name in ("pip.conf", "other.pem", "private.pem"))
+    for path in (other, private):
+        path.write_text("x")
+    given = {"HOME": str(host.home), "PIP_CONFIG_FILE": str(pip)}
+    for text, wanted in (
+        (f"[global]\ncert = {private}\n", str(private)),
+        (f"[global]\ncert = {other}\n[install]\ncert={private}\n", str(private)),
+        ("[global]\ncert = /nonexistent\n", None),
+        ("[global]\nindex-url = https://me:100%25@x.example/simple\n", None),
+        ("no section\n", None),
+    ):
+        pip.write_text(text)
+        assert dict(secrets(given)) == {"pip": str(pip)} | ({"ca": wanted} if wanted else {})
+    pip.write_text(f"[global]\ncert = {private}\n")
+    assert dict(secrets({**given, "SSL_CERT_FILE": str(other)}))["ca"] == str(other)
 
 
 def test_the_dockerfile_knows_what_it_is_given(host, monkeypatch):
@@ -151,8 +171,10 @@ def test_the_dockerfile_knows_what_it_is_given(host, monkeypatch):
         command = build_command(asked, matrix, "docker", given)
         assert arguments(command).keys() <= declared
         assert re.search(rf"^FROM \S+ AS {values(command, '--target')[0]}$", text, re.MULTILINE)
+        # Of the stages that this image is made from: all from `cpu-base` to `cpu`, or all after them.
+        own, others = re.split(r"(?m)^(?=FROM \S+ AS base$)", text)
         for secret in values(command, "--secret"):
-            assert f"type=secret,{secret.partition(',')[0]}" in text
+            assert f"type=secret,{secret.partition(',')[0]}" in (own if name == "cpu" else others)
 
 
 # The engine, and what it says.

@@ -43,7 +43,9 @@ def test_the_context_differs_in_the_stand_ins_and_torch_only(changed, name):
         one: f"{at:040x}" for at, one in enumerate(context.FOLDERS)
     }
     file = lock.lock_file(name)
-    here, there = (environment.entries(path.read_text()) for path in (changed / file.name, file))
+    here, there = (
+        {one.name: one.text for one in environment.entries(path.read_text())} for path in (changed / file.name, file)
+    )
     differing = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     assert differing == {"torch", "torchvision"} and "torchvision" not in here
     cpu = matrices.load("cpu")

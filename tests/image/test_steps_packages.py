@@ -19,17 +19,19 @@ torch==2.7.1+cpu ; platform_machine == 'x86_64' \\
 """
 
 
-@pytest.mark.parametrize("machine, version, digest", [("aarch64", "2.7.1 ", "cc"), ("x86_64", "2.7.1+cpu ", "dd")])
+@pytest.mark.parametrize("machine, version, digest", [("aarch64", "2.7.1", "cc"), ("x86_64", "2.7.1+cpu", "dd")])
 def test_entries_are_those_of_the_machine_with_all_their_hashes(machine, version, digest):
-    one, torch = packages.wanted(LOCK, machine)
-    assert one == ("one", "one==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n")
-    assert torch[1].startswith(f"torch=={version}") and torch[1].endswith(f"sha256:{digest}\n")
+    one, torch = packages.entries(LOCK, machine)
+    assert (one.name, one.version, one.machine) == ("one", "1.0", None)
+    assert one.text == "one==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    assert (torch.version, torch.machine) == (version, machine) and torch.text.endswith(f"sha256:{digest}\n")
+    assert packages.entries(LOCK)[0] == one and len(packages.entries(LOCK)) == 3
 
 
 @pytest.mark.parametrize("matrix", IMAGES)
 @pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
 def test_the_locks_have_the_tools_and_one_torch_for_each_machine(matrix, machine):
-    names = [name for name, _ in packages.wanted(lock_file(matrix).read_text(), machine)]
+    names = [one.name for one in packages.entries(lock_file(matrix).read_text(), machine)]
     assert len(names) == len(set(names)) > 150
     assert {"torch", "torch-npu", *packages.TOOLS} <= set(names)
 
