@@ -271,10 +271,8 @@ def from_pip_config(listed: str) -> dict[str, str]:
     words = {key: " ".join(value.replace("\\n", " ").split()) for key, value in settings.items()}
     result = {"UV_NATIVE_TLS": "1", "UV_INDEX_STRATEGY": "unsafe-best-match"}
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
-    names |= {
-        "trusted-host": "UV_INSECURE_HOST",
-        "proxy": "ALL_PROXY",
-    }  # HTTPS_PROXY, where it is set, wins over the last
+    # HTTPS_PROXY, where it is set, wins over the last.
+    names |= {"trusted-host": "UV_INSECURE_HOST", "proxy": "ALL_PROXY"}
     result |= {name: words[key] for key, name in names.items() if words.get(key)}
     if words.get("find-links"):
         result["UV_FIND_LINKS"] = words["find-links"].replace(" ", ",")
