@@ -19,6 +19,7 @@ from tests.image.chapter import ROOT
 from tests.image.test_run import interpolated
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+DECLARED = dict(re.findall(r"^ARG (\w+)=?(.*)$", DOCKERFILE, re.MULTILINE))
 COMMANDS = [(block.name, command) for block in chapter.blocks().values() for command in block.commands]
 
 
@@ -29,9 +30,10 @@ class Options(argparse.ArgumentParser):
 
 def docker_build(words: list[str]) -> argparse.Namespace:
     options = Options(allow_abbrev=False)
-    options.add_argument("--build-arg", action="append", default=[])
-    options.add_argument("--secret", action="append", default=[])
-    options.add_argument("--target")
+    for name in ("--build-arg", "--secret", "--label"):
+        options.add_argument(name, action="append", default=[])
+    for name in ("--target", "--file", "--progress", "--network"):
+        options.add_argument(name)
     options.add_argument("-t", "--tag", required=True)
     options.add_argument("context")
     return options.parse_args(words)
@@ -47,25 +49,28 @@ def docker_run(words: list[str]) -> argparse.Namespace:
     return options.parse_args(words)
 
 
+def matrix_of(asked: argparse.Namespace) -> str:
+    """The matrix whose image a build makes: that of its target, else of its argument, else the Dockerfile's own."""
+    given = dict(one.split("=", 1) for one in asked.build_arg if "=" in one)
+    return "cpu" if asked.target == "cpu" else given.get("MATRIX", DECLARED["MATRIX"])
+
+
 def check_build(words: list[str]) -> None:
     asked = docker_build(words)
-    declared = dict(re.findall(r"^ARG (\w+)=?(.*)$", DOCKERFILE, re.MULTILINE))
     given = dict((*one.split("=", 1), None)[:2] for one in asked.build_arg)
-    assert given.keys() <= declared.keys() | set(build.PROXIES)
+    assert given.keys() <= DECLARED.keys() | set(build.PROXIES)
     assert {name for name, value in given.items() if value is None} <= set(build.PROXIES)
     # Debian's and Ubuntu's archives are at http://, all else is at https://.
-    assert {"http_proxy", "https_proxy", "no_proxy"} & given.keys() in (
-        set(),
-        {"http_proxy", "https_proxy", "no_proxy"},
-    )
-    assert given.get("MATRIX", declared["MATRIX"]) in matrices.names()
+    proxies = {"http_proxy", "https_proxy", "no_proxy"}
+    assert proxies & given.keys() in (set(), proxies)
+    assert matrix_of(asked) in matrices.names()
     assert asked.target is None or re.search(rf"^FROM \S+ AS {asked.target}$", DOCKERFILE, re.MULTILINE)
     assert re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)[-1] == "final"
     for secret in asked.secret:
         name, source = re.fullmatch(r"id=(\w+),src=(\S+)", secret).groups()
         assert f"type=secret,id={name}" in DOCKERFILE and source.startswith(("/", "$HOME/"))
-    matrix = "cpu" if asked.target == "cpu" else given.get("MATRIX", declared["MATRIX"])
-    assert asked.tag == f"ascend-rl:{matrix}" and asked.context == "."
+    assert asked.tag == f"ascend-rl:{matrix_of(asked)}" and asked.context == "."
+    assert asked.file in (None, "Dockerfile")
 
 
 def check_verb(words: list[str]) -> None:
