@@ -39,7 +39,8 @@ FAULTS = (
     ),
     (
         r"(?:manifest|image|pull access|name) (?:unknown|not known|not found|denied)|failed to resolve source metadata|"
-        r"unable to (?:copy from source|pull)|initializing source|error creating build container",
+        r"unable to (?:copy from source|pull)|initializing source|error creating build container|"
+        r"failed to create LLB definition: (?!dockerfile parse)",  # Docker 20.10, whatever the registry says
         "the base image cannot be had: name one that this host can pull, or has, with --base",
     ),
     (
@@ -82,7 +83,7 @@ def run(asked: Asked) -> int:
     command = build_command(asked, matrix, chosen, os.environ)
     variables = BUILDKIT if chosen == "docker" else {}
     print(f"$ {_shown(command, variables)}", flush=True)
-    return 0 if asked.dry_run else _build(command, variables, tag(asked, matrix))
+    return 0 if asked.dry_run else _build(command, variables, asked, matrix)
 
 
 def tag(asked: Asked, matrix: Matrix) -> str:
@@ -230,7 +231,7 @@ def _shown(command: Sequence[str], variables: Mapping[str, str]) -> str:
     return re.sub(r" (--[\w-]+ \S+|\.$)", r" \\\n    \1", " ".join(words))
 
 
-def _build(command: list[str], variables: Mapping[str, str], image: str) -> int:
+def _build(command: list[str], variables: Mapping[str, str], asked: Asked, matrix: Matrix) -> int:
     """Runs the build, shows what it says, and on a failure says why in one line."""
     last: deque[str] = deque(maxlen=400)
     with subprocess.Popen(
@@ -248,7 +249,9 @@ def _build(command: list[str], variables: Mapping[str, str], image: str) -> int:
             last.append(line.strip())
     if process.returncode:
         raise UserError(f"the build stopped: {_explained(last, command[0])}", code=1)
-    print(f"built {image}; next: ./invokew image --print")
+    chosen = ("--matrix", matrix.name, DEFAULT), ("--tag", asked.tag, None)
+    added = "".join(f" {option} {value}" for option, value, default in chosen if value != default)
+    print(f"built {tag(asked, matrix)}; next: ./invokew image --print{added}")
     return 0
 
 
@@ -260,7 +263,7 @@ def _explained(lines: Sequence[str], engine: str) -> str:
     for pattern, meaning in FAULTS:
         telling = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
         if telling:
-            return f"{meaning.format(engine=engine)} (found: {telling[-1][:200]})"
+            return f"{meaning.format(engine=engine)} (found: {telling[-1][:300]})"
     said = [line for line in lines if line]
     return said[-1][:300] if said else f"{engine} said nothing"
 

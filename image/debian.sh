@@ -48,7 +48,8 @@ if [ -n "$missing" ]; then
     [ -z "${APT_SNAPSHOT:-}" ] || snapshot
     # shellcheck disable=SC2086 # several words
     if ! { apt-get $options update && apt-get $options install --yes --no-install-recommends $missing; } >"$log" 2>&1; then
-        found=$(grep -E '^E: ' "$log" | head -n 1 || tail -n 1 "$log")
+        # That an archive does not answer is a warning to apt, which then knows no package.
+        found=$({ grep -E '^(E: |W: Failed to fetch )' "$log" || tail -n 1 "$log"; } | head -n 1)
         grep -qi 'no space left' "$log" && found='no space left on device' && todo='free some for the engine'
         advice="check the base image's sources and the proxy (--build-arg http_proxy=URL)"
         stop "expected to install$missing, found ${found:-nothing said}; ${todo:-$advice}"

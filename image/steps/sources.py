@@ -17,7 +17,10 @@ from image.steps.step import Pin, StepError, need_space, pins, run, say
 
 SPACE_GB = 2.0
 SECONDS = 1800  # for one repository
-REFUSED = r"not our ref|unadvertised object|couldn't find remote ref|no such ref|did not send all necessary objects"
+REFUSED = (
+    r"not our ref|unadvertised object|couldn't find remote ref|no such ref|did not send all necessary objects|"
+    r"does not support shallow"  # a mirror of plain files over http
+)
 
 
 def fetch_all(matrix: str, folder: str) -> None:

@@ -197,7 +197,10 @@ def test_the_engine_s_output_is_shown(host, capfd):
     host("docker", "#5 [build 2/9] RUN something\n")
     assert build.run(Asked()) == 0
     shown = capfd.readouterr().out
-    assert "#5 [build 2/9] RUN something" in shown and "built ascend-rl:performance" in shown
+    assert "#5 [build 2/9] RUN something" in shown
+    assert shown.endswith("built ascend-rl:performance; next: ./invokew image --print\n")
+    assert build.run(Asked("cpu", tag="small")) == 0
+    assert capfd.readouterr().out.endswith("built small; next: ./invokew image --print --matrix cpu --tag small\n")
 
 
 def test_a_dry_run_starts_nothing(host, capsys):
@@ -207,6 +210,16 @@ def test_a_dry_run_starts_nothing(host, capsys):
         assert capsys.readouterr().out.startswith(wanted) and not calls.exists()
 
 
+# As Docker 20.10 says them, without buildx.
+BUILDKIT_20 = "failed to solve with frontend dockerfile.v0: failed to create LLB definition: "
+CANN = "quay.io/v2/ascend/cann/manifests/8.3.rc1-910b-ubuntu22.04-py3.11"
+REGISTRIES = (
+    f'failed to do request: Head "https://{CANN}": dial tcp: lookup quay.io on 192.0.2.53:53: no such host',
+    "registry.example.com/cann:8: not found",
+    "pulling from host registry.example.com failed with status code [manifests 8]: 401 Unauthorized",
+    "failed to authorize: rpc error: code = Unknown desc = failed to fetch anonymous token: "
+    "unexpected status: 401 Unauthorized",
+)
 FAILURES = (
     (
         "#8 1.1 image: sources: expected verl at commit 21271aa from x, found fatal: not our ref; name a mirror\n"
@@ -216,6 +229,8 @@ FAILURES = (
     ("write /var/lib/docker/x: no space left on device", "the disk is full: free some space where docker keeps"),
     ("ERROR: quay.io/a/b:c: failed to resolve source metadata for quay.io/a/b:c", "the base image cannot be had"),
     ("Error: creating build container: unable to copy from source docker://a: reading manifest", "with --base"),
+    *((f"{BUILDKIT_20}{said}", f"with --base (found: {BUILDKIT_20}{said})") for said in REGISTRIES),
+    (f"{BUILDKIT_20}dockerfile parse error line 3: x", f"stopped: {BUILDKIT_20}dockerfile parse error line 3: x"),
     ("ERROR: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "Docker does not answer"),
     ("ERROR: BuildKit is enabled but the buildx component is missing or broken.", "install buildx"),
     ("something else\n\n", "something else"),

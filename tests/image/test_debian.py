@@ -27,6 +27,7 @@ deb http://security.ubuntu.com/ubuntu jammy-security main universe
 deb [arch=arm64] http://ports.ubuntu.com/ubuntu-ports/ jammy main universe
 """
 TIME = "20251031T000000Z"
+AWAY = "W: Failed to fetch http://archive.ubuntu.com/ubuntu/dists/jammy/InRelease  Temporary failure resolving"
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def install(tmp_path):
                 find "${word#*=}" -type f -exec grep -Eho "[a-z]+://[^ ]+" {} +;; esac
         done >>"$SAID"
         echo "http_proxy=$http_proxy" >"$SAID.proxy"
-        if [ -n "$FAIL" ]; then echo "E: $FAIL"; exit 100; fi""",
+        if [ -n "$FAIL" ]; then echo "$FAIL"; exit 100; fi""",
     }
     for name, text in programs.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -97,8 +98,10 @@ def test_apt_knows_a_proxy_by_one_name_only(install, tmp_path):
     [
         ("2025-10-31", UBUNTU, "", "expected APT_SNAPSHOT as 20251031T000000Z, found 2025-10-31; "),
         (TIME, "deb http://mirror.example.com/ubuntu jammy main\n", "", "found http://mirror.example.com/ubuntu; "),
-        (TIME, UBUNTU, "Unable to correct problems", "found E: Unable to correct problems; choose an APT_SNAPSHOT "),
-        ("", UBUNTU, "Unable to locate package x", "found E: Unable to locate package x; check the base image's "),
+        (TIME, UBUNTU, "E: Unable to correct problems", "found E: Unable to correct problems; choose an APT_SNAPSHOT "),
+        ("", UBUNTU, "E: Unable to locate package x", "found E: Unable to locate package x; check the base image's "),
+        ("", UBUNTU, f"{AWAY}\nE: Unable to locate package x", f"found {AWAY}; check the base image's "),
+        ("", UBUNTU, "one\ntwo", "found two; check the base image's "),
     ],
 )
 def test_what_cannot_be_is_one_line(install, snapshot, sources, fail, said):

@@ -1,9 +1,12 @@
 """Sources come by their full commit, whoever serves them, or the build ends with one line that says which and why."""
 
 import dataclasses
+import functools
+import http.server
 import json
 import os
 import subprocess
+import threading
 
 import pytest
 
@@ -61,6 +64,16 @@ def test_a_server_that_gives_branches_only_serves_their_commits_too(pin, reposit
         absent = dataclasses.replace(pin, commit="0" * 39 + "1")
         monkeypatch.setattr(sources._Git, "attempt", lambda self, *a: "not our ref" if "0" in a[-1] else "")
         sources.fetch(absent, tmp_path / "other", str(repository[0]))
+
+
+def test_a_mirror_of_plain_files_serves_them_too(pin, repository, tmp_path):
+    git(repository[0], "update-server-info")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=repository[0].parent)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        sources.fetch(pin, tmp_path / "tree", f"http://127.0.0.1:{server.server_port}/one.git")
+        server.shutdown()
+    assert (tmp_path / "tree" / "module.py").read_text() == "first"
 
 
 def test_a_commit_that_is_not_there_is_named_with_what_to_do(pin, repository, tmp_path):
