@@ -40,18 +40,22 @@ def build(stand_ins) -> Callable[..., Result]:
 
 
 @pytest.fixture(scope="session")
-def image_of(stand_ins) -> Iterator[Callable[[str], Image]]:
-    """The image of a matrix; that of `cpu` is the one for machines without an NPU, `again` performance's second one."""
+def image_of(stand_ins, request) -> Iterator[Callable[[str], Image]]:
+    """The image of a matrix; that of `cpu` is the one for machines without an NPU, `again` performance's second one.
+
+    Those are built that the marker `image` of a selected test names.
+    """
     slim = base.image(stand_ins.store, base.SLIM)
-    wanted = {matrix: ((), {"MATRIX": matrix}) for matrix in context.MATRICES}
-    wanted["cpu"] = ((), {"target": "cpu", "CPU_BASE_IMAGE": slim.name})
-    wanted["again"] = (("--no-cache",), {"MATRIX": "performance"})
+    builds = {matrix: ((), {"MATRIX": matrix}) for matrix in context.MATRICES}
+    builds["cpu"] = ((), {"target": "cpu", "CPU_BASE_IMAGE": slim.name})
+    builds["again"] = (("--no-cache",), {"MATRIX": "performance"})
+    named = [name for item in request.session.items for mark in item.iter_markers("image") for name in mark.args]
     pool = ThreadPoolExecutor(2)  # most of a build takes one core
     try:
-        made = {
-            name: pool.submit(stand_ins.image, f"localhost/{name}", *options, **how)
-            for name, (options, how) in wanted.items()
-        }
+        made = {}
+        for name in dict.fromkeys(named):
+            options, how = builds[name]
+            made[name] = pool.submit(stand_ins.image, f"localhost/{name}", *options, **how)
         yield lambda name: made[name].result()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -75,6 +75,7 @@ cd /opt/ascend-rl/project && python -m image.steps.patch performance
 """
 
 
+@pytest.mark.image("performance")
 def test_a_source_that_has_drifted(image_of, store):
     """Found by the step that patches, in the environment of an image that is there already: upstream has the method."""
     with store.container(image_of("performance").name) as container:

@@ -21,7 +21,7 @@ SEEDS = ("usr/share/python-wheels/", "/virtualenv/seed/wheels/")  # what new env
 SPOILING = ("*.whl", "pip.conf", "pip.ini", ".netrc", ".git-credentials", "uv_cache.json")
 
 
-@pytest.fixture(scope="module", params=context.MATRICES)
+@pytest.fixture(scope="module", params=[pytest.param(one, marks=pytest.mark.image(one)) for one in context.MATRICES])
 def image(request, image_of) -> Image:
     """The image of a matrix."""
     return image_of(request.param)
@@ -110,10 +110,12 @@ def test_its_health_check_passes(image):
     assert (found.status, found.lines[-1:]) == (0, ["fine"])
 
 
+@pytest.mark.image("performance", "again")
 def test_a_second_build_has_the_same_layers(image_of):
     assert image_of("again").layers == image_of("performance").layers
 
 
+@pytest.mark.image("cpu")
 def test_the_cpu_image_is_small(cpu):
     with cpu.files() as root:
         size = sum(path.lstat().st_size for path in root.rglob("*") if not path.is_symlink())
@@ -121,6 +123,7 @@ def test_the_cpu_image_is_small(cpu):
     assert spoilt(cpu) == []
 
 
+@pytest.mark.image("cpu")
 def test_the_cpu_image_trains(cpu):
     found = cpu.run(*SMOKE)
     assert found.status == 0, found.output[-6000:]

@@ -24,7 +24,7 @@ from tests.image.store import Image, Result
 from tests.image.test_chapter import check_build, docker_build, docker_run, matrix_of
 from tests.image.test_run import compose
 
-pytestmark = [pytest.mark.slow, pytest.mark.image]
+pytestmark = [pytest.mark.slow, pytest.mark.image("performance", "commercial", "cpu")]
 
 DOCKER = '#!/bin/sh\nfor one in "$@"; do printf "%s\\0" "$one"; done > {}\n'
 SHOWN = re.compile(r"\$ DOCKER_BUILDKIT=1 docker (build .*? \.)$", re.DOTALL | re.MULTILINE)
