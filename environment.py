@@ -265,10 +265,7 @@ def from_pip_config(listed: str) -> dict[str, str]:
 
     Every package is checked against its hash, so any index may serve any of them.
     """
-    settings: dict[str, str] = {}
-    for scope in ("global", "install", ":env:"):  # the later wins, as with pip
-        settings |= dict(re.findall(rf"^{scope}\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
-    words = {key: " ".join(value.replace("\\n", " ").split()) for key, value in settings.items()}
+    words = pip_settings(listed)
     result = {"UV_NATIVE_TLS": "1", "UV_INDEX_STRATEGY": "unsafe-best-match"}
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
     # HTTPS_PROXY, where it is set, wins over the last.
@@ -277,6 +274,14 @@ def from_pip_config(listed: str) -> dict[str, str]:
     if words.get("find-links"):
         result["UV_FIND_LINKS"] = words["find-links"].replace(" ", ",")
     return result
+
+
+def pip_settings(listed: str) -> dict[str, str]:
+    """What `pip config list` says that counts for an installation; lists are words with spaces between them."""
+    settings: dict[str, str] = {}
+    for scope in ("global", "install", ":env:"):  # the later wins, as with pip
+        settings |= dict(re.findall(rf"^{scope}\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
+    return {key: " ".join(value.replace("\\n", " ").split()) for key, value in settings.items()}
 
 
 def _check_machine(root: Path) -> None:

@@ -17,6 +17,7 @@ import matrix as matrices
 from checks.facts.reading import output
 from errors import UserError
 from image.steps.sources import variable, without_password
+from image.steps.step import CERTIFICATES
 from matrix import Matrix
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +30,6 @@ DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 REFERENCE = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
 ADDRESS = re.compile(r"(?:https?|file)://\S+", re.ASCII)  # what the build's git can fetch; there is no ssh
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 OWN = re.compile(r"image: [\w-]+: expected .*")  # how a step of ours ends that fails (steps/step.py)
 # What an engine says where not the build but what it was given is at fault: pattern, what it means and what to do.
 FAULTS = (

@@ -7,7 +7,8 @@ image=$1
 scratch=$(mktemp -d)
 log=$scratch/log
 trap 'rm -rf "$scratch"' EXIT
-sources=/etc/apt todo='' options=''
+sources=/etc/apt options=''
+todo="check the base image's sources and the proxy (--build-arg http_proxy=URL)"
 
 stop() { # MESSAGE…
     echo "image: debian: $*" >&2
@@ -51,8 +52,7 @@ if [ -n "$missing" ]; then
         # That an archive does not answer is a warning to apt, which then knows no package.
         found=$({ grep -E '^(E: |W: Failed to fetch )' "$log" || tail -n 1 "$log"; } | head -n 1)
         grep -qi 'no space left' "$log" && found='no space left on device' && todo='free some for the engine'
-        advice="check the base image's sources and the proxy (--build-arg http_proxy=URL)"
-        stop "expected to install$missing, found ${found:-nothing said}; ${todo:-$advice}"
+        stop "expected to install$missing, found ${found:-nothing said}; $todo"
     fi
     echo "installed$missing"
 fi

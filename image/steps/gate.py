@@ -149,23 +149,25 @@ def _is_there(module: str) -> bool:
 
 def abi_faults() -> Iterator[str]:
     """The entry point names nnal's libraries by torch's C++ ABI, as to ask torch costs seconds at each start."""
-    code = "import torch; print(int(torch.compiled_with_cxx11_abi()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **NO_DEVICE}, cwd="/"
-    )
+    done = _python(NO_DEVICE, "import torch; print(int(torch.compiled_with_cxx11_abi()))")
     if done.stdout.strip() != str(CXX11_ABI):
         found = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no output"])[-1]
         yield f"torch: expected C++ ABI {CXX11_ABI}, which entrypoint.sh gives nnal's set_env.sh, found {found}"
 
 
 def _import(modules: list[str], added: dict[str, str]) -> Iterator[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **added}
-    command = [sys.executable, "-c", IMPORTER, *modules]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
+    done = _python(added, IMPORTER, *modules)
     if done.returncode:
         print(done.stderr[-8000:], file=sys.stderr)
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         yield f"expected to import {', '.join(modules)}: {last.removeprefix('GATE ')}"
+
+
+def _python(added: dict[str, str], code: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Code in a process of its own, away from the project's folder."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **added}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
 
 
 if __name__ == "__main__":

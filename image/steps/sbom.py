@@ -9,7 +9,8 @@ def made(document: dict) -> dict:
     """A CycloneDX 1.5 document of a manifest."""
     commits = [_commit(name, one) for name, one in document["components"].items() if one.get("install") == "git"]
     python = [_package("pypi", name, version) for name, version in document["packages"].items()]
-    system = [_system(document["system"], name, version) for name, version in document["debian"].items()]
+    kind, release = f"deb/{document['system']['id']}", _release(document["system"])
+    system = [_package(kind, name, version, release) for name, version in document["debian"].items()]
     parts = sorted([*commits, *python, *system], key=lambda part: part["bom-ref"])
     return {
         "bomFormat": "CycloneDX",
@@ -28,16 +29,14 @@ def made(document: dict) -> dict:
     }
 
 
-def _package(kind: str, name: str, version: str) -> dict:
-    url = f"pkg:{kind}/{quote(name, safe='')}@{quote(version, safe='')}"
+def _package(kind: str, name: str, version: str, qualifiers: str = "") -> dict:
+    url = f"pkg:{kind}/{quote(name, safe='')}@{quote(version, safe='')}{qualifiers}"
     return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
 
 
-def _system(system: dict, name: str, version: str) -> dict:
-    """A package of Debian or Ubuntu: advisories are by distribution and release."""
-    part = _package(f"deb/{system['id']}", name, version)
-    url = f"{part['purl']}?distro={quote(system['id'] + '-' + system['version'], safe='')}"
-    return part | {"bom-ref": url, "purl": url}
+def _release(system: dict) -> str:
+    """Of Debian or Ubuntu: advisories are by distribution and release."""
+    return f"?distro={quote(system['id'] + '-' + system['version'], safe='')}"
 
 
 def _commit(name: str, component: dict) -> dict:

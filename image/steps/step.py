@@ -16,7 +16,8 @@ IMAGES = ("performance", "commercial")  # matrices that are built from a base im
 
 SECRETS = Path("/run/secrets")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")  # whom the base trusts
-TRUSTING = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+# Variables by which pip, uv and git are told whom to trust, in the order in which a host's are looked at.
+CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 
 class StepError(Exception):
@@ -89,7 +90,7 @@ def trust() -> Iterator[None]:
         if further.is_file():
             bundle.writelines(one.read_bytes() + b"\n" for one in (AUTHORITIES, further) if one.is_file())
             bundle.flush()
-            os.environ.update(dict.fromkeys(TRUSTING, bundle.name))
+            os.environ.update(dict.fromkeys(CERTIFICATES, bundle.name))
         yield
 
 

@@ -51,10 +51,11 @@ def _take_out(folder: Path) -> None:
     freed = 0
     for packages in [one for name in ENVIRONMENTS for one in (folder / name).glob("lib/python*/site-packages")]:
         for path in [path for pattern, _ in UNUSED for path in packages.glob(pattern)]:
-            freed += _size(path) if path.is_dir() else path.stat().st_size
             if path.is_dir():
+                freed += _size(path)
                 shutil.rmtree(path)
             else:
+                freed += path.stat().st_size
                 path.unlink()
     say(f"{folder}: without {freed / 1e6:.0f} MB that nothing reads at run time")
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import environment
 from image.build import secrets
 from image.steps.sources import variable
 from tests.image import base, context, sources
@@ -65,12 +66,7 @@ class StandIns:
 def _secrets(folder: Path) -> list[str]:
     """How this machine reaches the package index, as a user hands it to a build; folders with wheels are mounted."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    settings = {}
-    for scope in ("global", "install", ":env:"):
-        for line in listed.splitlines():
-            name, _, value = line.partition("=")
-            if name.startswith(f"{scope}."):
-                settings[name.removeprefix(f"{scope}.")] = value.strip("'").replace("\\n", " ")
+    settings = environment.pip_settings(listed)
     kept = {key: settings[key] for key in ("index-url", "extra-index-url", "find-links", "timeout") if key in settings}
     certificates = os.environ.get("SSL_CERT_FILE") or settings.get("cert")
     named = {"cert": certificates} if certificates else {}

@@ -30,7 +30,7 @@ class Options(argparse.ArgumentParser):
 
 def docker_build(words: list[str]) -> argparse.Namespace:
     options = Options(allow_abbrev=False)
-    for name in ("--build-arg", "--secret", "--label"):
+    for name in ("--build-arg", "--secret"):
         options.add_argument(name, action="append", default=[])
     for name in ("--target", "--file", "--progress", "--network"):
         options.add_argument(name)

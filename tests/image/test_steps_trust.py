@@ -55,7 +55,7 @@ def test_what_is_handed_in_is_trusted_beside_whom_the_base_trusts(server, tmp_pa
     monkeypatch.setattr(step, "SECRETS", tmp_path / "secrets")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "ca").symlink_to(handed)
-    for name in step.TRUSTING:
+    for name in step.CERTIFICATES:
         monkeypatch.setenv(name, "/nonexistent")
     for name in [one for one in os.environ if one.startswith(("PIP_", "UV_")) or one in PROXIES]:
         monkeypatch.delenv(name)
